@@ -1,0 +1,1 @@
+"""The bench layer: see docs/design.md."""

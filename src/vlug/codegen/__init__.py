@@ -1,0 +1,1 @@
+"""The codegen layer: see docs/design.md."""

@@ -1,0 +1,1 @@
+"""The engines layer: see docs/design.md."""

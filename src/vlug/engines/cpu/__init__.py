@@ -1,0 +1,1 @@
+"""The engines/cpu layer: see docs/design.md."""

@@ -1,0 +1,1 @@
+"""The frontends layer: see docs/design.md."""

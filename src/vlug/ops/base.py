@@ -1,0 +1,190 @@
+"""Operation: what a primitive means. From it come the tests of every engine, the fuzzing and the docs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vlug.dtypes import BF16, F16, F32, F64, DType
+from vlug.errors import DTypeError, ParseError, ShapeError
+from vlug.tensor import Tensor, parse_dims
+
+__all__ = ["OPERATIONS", "Builder", "Cost", "Operation", "register"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the arithmetic and the memory traffic of an operation come to, at the least."""
+
+    flops: int
+    bytes: int
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+
+
+class Builder(Protocol):
+    """What `Operation.vjp` may use to say a gradient in terms of other operations."""
+
+    def add(
+        self, op: Operation, inputs: Sequence[Tensor | None], names: Sequence[str | None] | None = None
+    ) -> tuple[Tensor, ...]: ...
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A primitive and its attributes: a frozen dataclass of ints, floats, bools, strs and int tuples.
+
+    name:     what stands in problem lines and is the Graph's builder method.
+    inputs:   port names in order; a trailing "?" marks one that may be left out.
+    outputs:  names of the results in order; a trailing "?" marks one that need not be asked for.
+    short:    field name → name in problem lines, where they differ.
+    dtypes:   what the main input may be.
+    exact:    whether small integers give an exactly representable result (products and sums do).
+    """
+
+    name: ClassVar[str] = ""
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ("y",)
+    short: ClassVar[dict[str, str]] = {}
+    dtypes: ClassVar[tuple[DType, ...]] = (F32, BF16, F16, F64)
+    exact: ClassVar[bool] = False
+
+    # --- what an operation says of itself ---
+    def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        """The outputs' dims, default strides and dtypes; raises ShapeError or DTypeError naming the input."""
+        raise NotImplementedError
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """The definition, in NumPy: float64 in (whatever the tensors' dtypes), float64 out."""
+        raise NotImplementedError
+
+    def vjp(
+        self,
+        g: Builder,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs given those of the outputs, as further operations added to `g`."""
+        raise NotImplementedError
+
+    def cost(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]) -> Cost:
+        """At the least: every tensor once through memory, one flop per output element. Override for more."""
+        tensors = [t for t in (*inputs, *outputs) if t is not None]
+        return Cost(sum(t.numel for t in outputs if t is not None), sum(t.nbytes for t in tensors))
+
+    @classmethod
+    def samples(cls) -> Iterator[str]:
+        """Problem lines that between them reach every case of the operation, f32; tests derive the rest."""
+        return iter(())
+
+    # --- text ---
+    @classmethod
+    def fields(cls) -> dict[str, Any]:
+        """Attribute name → type, in order."""
+        hints = get_type_hints(cls)
+        return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+    def attributes(self, inputs: Sequence[Tensor | None] = ()) -> dict[str, str]:
+        """Attributes as text, by their names in problem lines; those at their default are left out."""
+        out = {}
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if f.default is not dataclasses.MISSING and value == f.default:
+                continue
+            out[self.short.get(f.name, f.name)] = _text(value)
+        return out
+
+    @classmethod
+    def from_attributes(cls, given: dict[str, str], inputs: Sequence[Tensor | None]) -> Operation:
+        """The operation of textual attributes; a single number serves for every spatial dimension."""
+        long = {short: name for name, short in cls.short.items()}
+        kinds, values = cls.fields(), {}
+        for key, text in given.items():
+            name = long.get(key, key)
+            if name not in kinds:
+                allowed = ", ".join(cls.short.get(n, n) for n in kinds) or "no attributes"
+                raise ParseError(f"{cls.name}: attribute {key!r} is unknown; it has {allowed}")
+            values[name] = _value(kinds[name], text, f"{cls.name} {key}", cls.spatial_rank(inputs))
+        return cls(**values)
+
+    @classmethod
+    def spatial_rank(cls, inputs: Sequence[Tensor | None]) -> int:
+        """How many spatial dimensions tuple attributes have: the main input's rank less N and C."""
+        first = next((t for t in inputs if t is not None), None)
+        return max(first.rank - 2, 1) if first is not None else 2
+
+    # --- checks that many operations share ---
+    def check_dtypes(self, *inputs: Tensor | None, same: Sequence[int] = ()) -> None:
+        """The first input has an allowed dtype and the inputs numbered `same` have it too."""
+        first = inputs[0]
+        if first is None:
+            raise ShapeError(f"{self.name}: {self.port(0)} is missing")
+        if first.dtype not in self.dtypes:
+            allowed = ", ".join(d.name for d in self.dtypes)
+            raise DTypeError(f"{self.name}: {self.port(0)} is {first.dtype}, allowed are {allowed}")
+        for i in same:
+            t = inputs[i]
+            if t is not None and t.dtype != first.dtype:
+                raise DTypeError(
+                    f"{self.name}: {self.port(i)} is {t.dtype} but {self.port(0)} is {first.dtype}"
+                )
+
+    def expect(self, ok: bool, message: str) -> None:
+        """Raise ShapeError with the operation's name in front unless `ok`."""
+        if not ok:
+            raise ShapeError(f"{self.name}: {message}")
+
+    @classmethod
+    def port(cls, i: int) -> str:
+        return cls.inputs[i].rstrip("?")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, tuple):
+        return str(value[0]) if value and len(set(value)) == 1 else "x".join(map(str, value))
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _value(kind: Any, text: str, argument: str, rank: int) -> Any:
+    try:
+        if kind is bool:
+            if text not in ("0", "1"):
+                raise ValueError
+            return text == "1"
+        if kind is int:
+            return int(text)
+        if kind is float:
+            return float(text)
+        if kind is str:
+            return text
+    except ValueError:
+        raise ParseError(f"{argument}: {text!r} is not {kind.__name__}") from None
+    dims = parse_dims(text, argument)
+    return dims * rank if len(dims) == 1 else dims
+
+
+OPERATIONS: dict[str, type[Operation]] = {}
+
+
+def register(cls: type[Operation]) -> type[Operation]:
+    """Class decorator: put the operation where graphs, tests, docs and the command line find it."""
+    if not cls.name or cls.name in OPERATIONS:
+        raise ValueError(f"operation name {cls.name!r} is empty or taken")
+    OPERATIONS[cls.name] = cls
+    return cls
+
+
+def as_float64(*arrays: Array | None) -> tuple[Array | None, ...]:
+    """Arrays widened for a reference computation."""
+    return tuple(None if a is None else np.asarray(a, np.float64) for a in arrays)

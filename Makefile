@@ -1,15 +1,36 @@
-# make demo: train a network with vlug.  make test: run the suite.  Both set up everything they need.
-PYTHON ?= python3
-VENV := .venv
+# make demo: train a network with vlug.  make test: run the suite.  Both set up all they need, in .venv.
+# ARGS are handed on: make test ARGS="-k conv -x", make demo ARGS="--quick".
+PY := .venv/bin/python
+ARGS ?=
 
-.PHONY: test demo clean
-$(VENV)/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install -q -c constraints.txt -e '.[torch,demo,dev]'
-	touch $@
+.PHONY: help env test test-all check demo bench clean
+help:
+	@echo "make demo      train a small network on real images, with and without vlug (minutes)"
+	@echo "make test      the test suite, against the built wheel"
+	@echo "make test-all  the suite again, on the oldest supported dependencies"
+	@echo "make bench     ResNet-50's layers against stock PyTorch"
+	@echo "make check     lint, types, layers, docs: what a commit must pass"
+	@echo "make env       only the environment (PYTHON=... chooses the Python)"
+	@echo "make clean     remove what the above made"
 
-test: $(VENV)/ready
-	$(VENV)/bin/python -m pytest
+env:
+	@scripts/env
+
+# The tests import the installed wheel: src/ is on nobody's path, and a test holds that.
+test: env
+	@EXPECT_WHEEL=1 $(PY) -m pytest $(ARGS)
+
+test-all: env
+	@$(PY) -m nox $(ARGS)
+
+check: env
+	@PYTHON=$(PY) scripts/check
+
+demo: env
+	@$(PY) -m vlug demo $(ARGS)
+
+bench: env
+	@$(PY) -m vlug bench resnet_50 --force $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf .venv .nox build dist demo_out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

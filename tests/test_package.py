@@ -1,7 +1,70 @@
-"""The package itself: it imports, and says its version."""
+"""The package itself: what importing it costs, what the wheel holds, that the tests meet what users get."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
 
 import vlug
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_python(code: str, *flags: str) -> str:
+    """Run code in a fresh interpreter that finds vlug where this one did; return what it printed."""
+    env = dict(os.environ, PYTHONPATH=str(Path(vlug.__file__).parent.parent))
+    done = subprocess.run([sys.executable, *flags, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_version() -> None:
     assert vlug.__version__.count(".") == 2
+
+
+def test_all_is_what_there_is() -> None:
+    assert len(set(vlug.__all__)) == len(vlug.__all__)
+    missing = [name for name in vlug.__all__ if not hasattr(vlug, name)]
+    assert not missing
+
+
+def test_import_brings_no_framework_no_compiler_no_terminal() -> None:
+    loaded = json.loads(run_python("import sys, json, vlug; print(json.dumps(sorted(sys.modules)))"))
+    heavy = {"torch", "jax", "tensorflow", "keras", "mxnet", "llvmlite", "triton", "rich", "matplotlib", "sklearn"}
+    assert not heavy & set(loaded)
+
+
+def test_import_costs_little_more_than_numpy() -> None:
+    """At most 30 ms, as the median of fresh processes; the processor time, so that a busy machine counts less."""
+    code = (
+        "import numpy, time; t = time.process_time(); import vlug; print(time.process_time() - t)"  # one process
+    )
+    run_python(code)  # writes the byte code
+    assert statistics.median(float(run_python(code)) for _ in range(5)) < 0.030
+
+
+@pytest.mark.skipif("EXPECT_WHEEL" not in os.environ, reason="not run by `make test`")
+def test_the_suite_runs_against_the_installed_wheel() -> None:
+    assert "site-packages" in Path(vlug.__file__).parts
+    assert not any(Path(p or ".").resolve() == ROOT / "src" for p in sys.path)
+
+
+@pytest.mark.skipif("EXPECT_WHEEL" not in os.environ, reason="not run by `make test`, which builds the wheel")
+def test_wheel_holds_the_package_and_nothing_else() -> None:
+    (wheel,) = (ROOT / "dist").glob("vlug-*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")  # no compiler was needed
+    names = set(zipfile.ZipFile(wheel).namelist())
+    info = f"vlug-{vlug.__version__}.dist-info/"
+    assert {"vlug/__init__.py", "vlug/py.typed", info + "licenses/LICENSE", info + "entry_points.txt"} <= names
+    assert [n for n in names if not n.startswith(("vlug/", info))] == []
+    assert [n for n in names if "test" in Path(n).name and n != "vlug/testing.py"] == []
+    wanted = {f"vlug/{p.relative_to(ROOT / 'src/vlug').as_posix()}" for p in (ROOT / "src/vlug").rglob("*.py")}
+    assert wanted <= names
+    entries = zipfile.ZipFile(wheel).read(info + "entry_points.txt").decode()
+    assert "vlug = vlug.__main__:main" in entries
+    assert "[torch.backends]\nvlug = vlug.frontends.torch:autoload" in entries

@@ -1,0 +1,30 @@
+"""The vocabulary in one place: what a kernel's source imports."""
+
+from vlug.codegen.kernel import Kernel
+from vlug.codegen.values import (
+    Idx,
+    Int,
+    Lanes,
+    Val,
+    Var,
+    absolute,
+    copysign,
+    floor,
+    fma,
+    larger,
+    maximum,
+    minimum,
+    reduce,
+    round_even,
+    select,
+    shuffle,
+    smaller,
+    sqrt,
+    transpose,
+)
+from vlug.codegen.view import View
+
+__all__ = [
+    "Idx", "Int", "Kernel", "Lanes", "Val", "Var", "View", "absolute", "copysign", "floor", "fma", "larger",
+    "maximum", "minimum", "reduce", "round_even", "select", "shuffle", "smaller", "sqrt", "transpose",
+]

@@ -1,0 +1,224 @@
+"""Kernel → verified module → object bytes → loaded address; what was compiled once is found again."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vlug.codegen.formula import Formula, evaluate
+from vlug.codegen.isa import ISA
+
+#: What makes a kernel: `build(k, **constants)` fills a Kernel.
+Build = Callable[..., Any]
+
+PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A loaded program: its address and what a caller must hand over."""
+
+    name: str
+    address: int
+    arg_names: tuple[str, ...]
+    tensors: int
+    shared: Formula  # formula of the shared workspace's bytes
+    part: Formula  # formula of each part's
+    function: Any = field(repr=False, compare=False, default=None)
+
+    def args(self, values: Mapping[str, int | float]) -> Any:
+        """The int64 array of arguments; floats go as the bits of a double."""
+        missing = [n for n in self.arg_names if n not in values]
+        if missing:
+            raise KeyError(f"{self.name} needs the arguments {', '.join(missing)}")
+        return (ctypes.c_int64 * max(1, len(self.arg_names)))(*[bits(values[n]) for n in self.arg_names])
+
+    def shared_bytes(self, values: Mapping[str, int | float]) -> int:
+        """Workspace bytes shared by all parts, for these arguments."""
+        return evaluate(self.shared, values)
+
+    def part_bytes(self, values: Mapping[str, int | float]) -> int:
+        """Workspace bytes of each part, for these arguments."""
+        return evaluate(self.part, values)
+
+    def workspace_bytes(self, values: Mapping[str, int | float], threads: int) -> int:
+        return self.shared_bytes(values) + threads * self.part_bytes(values)
+
+
+def bits(x: int | float) -> int:
+    """An argument as an int64."""
+    if isinstance(x, float):
+        return ctypes.c_int64.from_buffer_copy(ctypes.c_double(x)).value
+    return int(x)
+
+
+_lock = threading.RLock()
+_loaded: dict[Any, Compiled] = {}
+_machines: dict[str, Any] = {}
+_jit: list[Any] = []  # the LLJIT, then every loaded library: code lives as long as the process
+_sources: dict[str, str] = {}
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+# LLVM is never in the middle of something when a fork copies it.
+os.register_at_fork(
+    before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_after_fork
+)
+
+
+def _machine(isa: ISA) -> Any:
+    import llvmlite.binding as llvm
+
+    if isa.name not in _machines:
+        if not _machines:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+        target = llvm.Target.from_triple(isa.triple)
+        # Level 1 gives code as fast as 2 or 3; passes gain nothing on what the vocabulary emits (measured).
+        _machines[isa.name] = target.create_target_machine(
+            cpu=isa.cpu, features=isa.features, opt=1, reloc="pic", codemodel="small"
+        )
+    return _machines[isa.name]
+
+
+def generate(build: Build, isa: ISA, **constants: Any) -> Any:
+    """The finished Kernel of a build function."""
+    from vlug.codegen.kernel import Kernel
+
+    collecting = gc.isenabled()
+    gc.disable()  # a kernel is thousands of small objects and no garbage: a third of the time
+    try:
+        k = Kernel(isa, _symbol(build))
+        build(k, **constants)
+        return k.finish()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _symbol(build: Build) -> str:
+    return "vlug_" + re.sub(r"\W", "_", build.__name__)
+
+
+def emit(kernel: Any, isa: ISA) -> bytes:
+    """Object code of a finished kernel, for any ISA on any host."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        machine = _machine(isa)
+        module = llvm.parse_assembly(str(kernel.module))
+        module.verify()
+        return bytes(machine.emit_object(module))
+
+
+def assembly(kernel: Any, isa: ISA) -> str:
+    """Assembly text of a finished kernel."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        machine = _machine(isa)
+        module = llvm.parse_assembly(str(kernel.module))
+        module.verify()
+        return str(machine.emit_assembly(module))
+
+
+def spills(kernel: Any, isa: ISA) -> tuple[int, int]:
+    """(multiply-adds, vector spills) of the block with most multiply-adds: inner loops stay in registers."""
+    blocks = re.split(r"\n(?=\.LBB)", assembly(kernel, isa))
+    counts = [len(re.findall(r"vfn?m(?:add|sub)|fml[as]", b)) for b in blocks]
+    best = max(range(len(blocks)), key=counts.__getitem__)
+    spilt = re.findall(r"\(%rsp\).*[xyz]mm|[xyz]mm.*\(%rsp\)|\bq\d+.*\[sp", blocks[best])
+    return counts[best], len(spilt)
+
+
+def load(obj: bytes, symbol: str, imports: Mapping[str, int] | None = None) -> int:
+    """Object bytes → address of a function in it, which stays valid as long as the process."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        if not _jit:
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+            _jit.append(llvm.create_lljit_compiler())
+        b = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process().export_symbol(symbol)
+        for name, address in (imports or {}).items():
+            b.import_symbol(name, address)
+        lib = b.link(_jit[0], f"vlug{len(_jit)}")
+        _jit.append(lib)
+        return int(lib[symbol])
+
+
+def _source_digest(build: Build) -> str:
+    """Digest of every source file that can shape a kernel: codegen's and those beside the build function."""
+    path = Path(getattr(sys.modules[build.__module__], "__file__", None) or __file__).resolve()
+    own = Path(__file__).resolve().parent
+    inside = own.parent in path.parents
+    key = str(path.parent if inside else path)
+    if key not in _sources:
+        files = sorted(own.glob("*.py")) + (sorted(path.parent.glob("*.py")) if inside else [path])
+        h = hashlib.sha256()
+        for f in files:
+            h.update(f.name.encode() + b"\0" + f.read_bytes())
+        _sources[key] = h.hexdigest()
+    return _sources[key]
+
+
+def object_key(build: Build, isa: ISA, constants: Mapping[str, Any]) -> str:
+    """All that determines an object, as text; no sizes in it unless a build takes them as constants."""
+    import llvmlite.binding as llvm
+
+    parts = [f"{build.__module__}.{build.__qualname__}"]
+    for n, v in sorted(constants.items()):
+        if not _plain(v):
+            raise TypeError(
+                f"constant {n}={v!r} of {build.__name__}: a plain value or a tuple of them"
+            )
+        parts.append(f"{n}={v!r}")
+    parts.append(f"isa={isa.name}:{isa.cpu}:{isa.features}:{','.join(isa.needs)}")
+    parts.append("llvm=" + ".".join(map(str, llvm.llvm_version_info)))
+    parts.append("source=" + _source_digest(build))
+    return " ".join(parts)
+
+
+def _plain(v: Any) -> bool:
+    return (
+        v is None or isinstance(v, (int, float, str, bool)) or (isinstance(v, tuple) and all(map(_plain, v)))
+    )
+
+
+def compiled(build: Build, isa: ISA, **constants: Any) -> Compiled:
+    """The loaded program of `build(k, **constants)`: from memory or compiled now.
+
+    `build` is a module-level function; constants are plain values, and whatever shapes the code must be among
+    them or in the source files beside it.
+    """
+    key = (build, isa.name, tuple(sorted(constants.items())))
+    found = _loaded.get(key)
+    if found is not None:
+        return found
+    with _lock:
+        found = _loaded.get(key)
+        if found is None:
+            found = _loaded[key] = _make(build, isa, constants)
+    return found
+
+
+def _make(build: Build, isa: ISA, constants: Mapping[str, Any]) -> Compiled:
+    k = generate(build, isa, **constants)
+    address = load(emit(k, isa), k.name)
+    return Compiled(
+        k.name, address, tuple(k.arg_names), k.tensors, k.shared_bytes, k.part_bytes, PROTOTYPE(address)
+    )

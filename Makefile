@@ -24,7 +24,7 @@ test-all: env
 	@$(PY) -m nox $(ARGS)
 
 check: env
-	@PYTHON=$(PY) scripts/check
+	@$(PY) scripts/check $(ARGS)
 
 demo: env
 	@$(PY) -m vlug demo $(ARGS)

@@ -1,0 +1,42 @@
+"""What the README and the docs show is what happens: every Python example in them runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "README.nl.md", *(ROOT / "docs").glob("*.md")])
+
+
+def python_blocks(text: str) -> list[str]:
+    """The ```python blocks of a page, in order. A block marked ```python skip shows a fragment."""
+    return re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
+
+
+def run(code: str, cwd: Path, **more: str) -> str:
+    import os
+
+    env = {**os.environ, "VLUG_CACHE_DIR": str(cwd / "cache"), **more}
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, f"{code}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if python_blocks(p.read_text())], ids=lambda p: p.name)
+def test_examples_run(page: Path, tmp_path: Path) -> None:
+    """The blocks of one page run in order, in one namespace, as a reader would type them."""
+    code = "\n".join(python_blocks(page.read_text()))
+    if re.search(r"^\s*(import|from) torch\b", code, flags=re.M):
+        pytest.importorskip("torch")
+    run(code, tmp_path)
+
+
+def test_the_two_readmes_name_the_same_commands() -> None:
+    def commands(page: str) -> list[str]:
+        blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", (ROOT / page).read_text(), flags=re.M | re.S)
+        return [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+
+    assert set(commands("README.nl.md")) <= set(commands("README.md"))

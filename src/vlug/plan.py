@@ -1,0 +1,578 @@
+"""ExecutionPlan: which engine runs which part of a graph, where the workspace lies, and why not otherwise.
+
+A plan in memory (what `runtime/native` walks without Python) is one array of int64 words:
+
+    0 steps  1 outer tensors  2 fixed workspace bytes  3 workspace bytes for each thread
+    4 words in all  5..7 zero
+    for each step:
+      address  operands  args  workspace offset
+      operand × operands:  i ≥ 0: outer tensor i;  -1: absent (null);  v ≤ -2: workspace byte -2 - v
+      arg × args
+
+Workspace needed = fixed + threads × each; its base must lie on 64 bytes. Intermediates between steps lie at
+its start (shared where their lives do not overlap), then comes what a step itself asks for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vlug import heuristics
+from vlug.engines.base import Engine, EngineConfig, NativeProgram, Program
+from vlug.errors import BadInput, DTypeError, ExecutionError, NotSupported, ShapeError
+from vlug.graph import Graph
+from vlug.tensor import Tensor
+
+if TYPE_CHECKING:
+    from vlug.runtime.device import CpuDevice
+    from vlug.store import Store
+
+__all__ = ["ExecutionPlan", "Rejected", "Step", "clear_plans", "plan"]
+
+REFERENCE = "reference"
+_PAGE = 4096
+_HEADER = 8
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An engine that was asked and does not serve: `line` is the part of the graph, `why` the reason."""
+
+    engine: str
+    line: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One part of a plan: a graph that one engine takes, its configuration and its program."""
+
+    graph: Graph
+    config: EngineConfig
+    program: Program
+    seconds: float
+
+    @property
+    def native(self) -> bool:
+        return isinstance(self.program, NativeProgram)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where intermediates lie (bytes from the base of the workspace) and what all steps need."""
+
+    offset: Mapping[str, int]
+    buffers: int
+    fixed: int
+    each: int
+
+
+class ExecutionPlan:
+    """A graph made ready for a device. Immutable; may be executed by several threads at once.
+
+    graph, device: what it was made for.        steps:    parts in order of execution.
+    outer:         names of inputs and outputs, in the order in which `native` numbers them.
+    rejected:      engines that were asked and do not serve, with their reasons.
+    """
+
+    def __init__(
+        self, graph: Graph, device: CpuDevice, steps: Sequence[Step], rejected: Sequence[Rejected]
+    ) -> None:
+        self.graph = graph
+        self.device = device
+        self.steps = tuple(steps)
+        self.rejected = tuple(rejected)
+        self.outer = tuple(t.name for t in (*graph.inputs, *graph.outputs))
+        self._layout = _lay_out(graph, self.steps)
+        self._words: dict[tuple[str, ...], NDArray[np.int64]] = {}
+
+    # --- what it is ---
+    @property
+    def config(self) -> EngineConfig:
+        """The configuration, where one engine takes the whole graph (else that of the first step)."""
+        return self.steps[0].config
+
+    @property
+    def engine(self) -> str:
+        """Names of the engines, joined by + where there are several."""
+        return "+".join(dict.fromkeys(s.config.engine for s in self.steps))
+
+    @property
+    def is_native(self) -> bool:
+        """Whether every step is native code: only such a plan may run inside a framework."""
+        return all(s.native for s in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted or measured time of a call."""
+        return sum(s.seconds for s in self.steps)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the compiled objects."""
+        return tuple(k for s in self.steps if isinstance(s.program, NativeProgram) for k in s.program.kernels)
+
+    def workspace_size(self, threads: int) -> int:
+        """Bytes of workspace that a call with `threads` threads uses; execution asks this very function."""
+        if threads < 1:
+            raise BadInput(f"threads: {threads} must be 1 or more")
+        return self._layout.fixed + threads * self._layout.each
+
+    # --- native form ---
+    def native(self, order: Sequence[str] | None = None) -> NDArray[np.int64]:
+        """The plan as int64 words (see the file's head). order: outer tensors' names; default `outer`.
+
+        The array must outlive every call made with it; the plan keeps it. Raises NotSupported if a step is
+        not native code.
+        """
+        names = tuple(order) if order is not None else self.outer
+        found = self._words.get(names)
+        if found is None:
+            found = self._words[names] = self._encode(names)
+        return found
+
+    def _encode(self, names: tuple[str, ...]) -> NDArray[np.int64]:
+        missing = [n for n in self.outer if n not in names]
+        if missing:
+            raise BadInput(f"order: {', '.join(missing)} of the graph is not in it")
+        index = {n: i for i, n in enumerate(names)}
+        at = self._layout
+        words = [len(self.steps), len(names), at.fixed, at.each, 0, 0, 0, 0]
+        for step in self.steps:
+            p = step.program
+            if not isinstance(p, NativeProgram):
+                raise NotSupported(f"{step.graph.line}: {step.config} is not native code")
+            words += [p.address, len(p.operands), len(p.args), at.buffers]
+            for n in p.operands:
+                words.append(-1 if n is None else index[n] if n in index else -2 - at.offset[n])
+            words += p.args
+        words[4] = len(words)
+        out = np.array(words, np.int64)
+        out.flags.writeable = False
+        return out
+
+    # --- execution ---
+    def execute(self, arrays: Mapping[str, Any], threads: int | None = None) -> None:
+        """Run the plan. arrays: every input and output by name, as a NumPy array, anything with DLPack, or
+        an address (int: unchecked). Outputs are written in place.
+
+        Raises BadInput, ShapeError or DTypeError (before any code runs) for an array that is missing,
+        unknown, read-only though written, or whose dims, strides or dtype are not the graph's;
+        ExecutionError if a kernel reports a failure.
+        """
+        held = self._check(arrays)
+        if self.is_native:
+            pointers = np.array([_address(held[n]) for n in self.outer], np.int64)
+            _run_native(self, self.native(), pointers, threads)
+            return
+        self._run_mixed(held, threads)
+
+    def _check(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        written = {t.name for t in self.graph.outputs}
+        unknown = [n for n in arrays if n not in self.outer]
+        if unknown:
+            raise BadInput(f"{unknown[0]}: not a tensor of the graph; it has {', '.join(self.outer)}")
+        held: dict[str, Any] = {}
+        for name in self.outer:
+            if name not in arrays:
+                raise BadInput(f"{name}: no array came for it; the graph has {', '.join(self.outer)}")
+            held[name] = _array(arrays[name], self.graph.tensors[name], name in written)
+        self._check_overlap(held, written)
+        return held
+
+    def _check_overlap(self, held: Mapping[str, Any], written: set[str]) -> None:
+        """Outputs may not share memory with anything else, running statistics and exact in-place aside."""
+        real = {n: a for n, a in held.items() if isinstance(a, np.ndarray) and a.size}
+        for out in written & real.keys():
+            for other, a in real.items():
+                if (
+                    other == out
+                    or (other in written and other < out)
+                    or not np.may_share_memory(real[out], a)
+                ):
+                    continue
+                same = a.ctypes.data == real[out].ctypes.data and a.strides == real[out].strides
+                if not (same and _in_place(self.graph, other, out)):
+                    raise BadInput(f"{out}: its memory overlaps that of {other}")
+
+    def _run_mixed(self, held: Mapping[str, Any], threads: int | None) -> None:
+        """Step by step over NumPy arrays: at least one step is a program in Python."""
+        real = {
+            n: a if isinstance(a, np.ndarray) else _view(a, self.graph.tensors[n]) for n, a in held.items()
+        }
+        for step in self.steps:
+            names = [t.name for t in (*step.graph.inputs, *step.graph.outputs)]
+            for n in names:
+                if n not in real:
+                    real[n] = _empty(self.graph.tensors[n])
+            if isinstance(step.program, NativeProgram):
+                part = ExecutionPlan(step.graph, self.device, [step], ())
+                pointers = np.array([_address(real[n]) for n in part.outer], np.int64)
+                _run_native(part, part.native(), pointers, threads)
+            else:
+                step.program.run({n: real[n] for n in names})
+
+    # --- explanation ---
+    def explain(self, as_dict: bool = False) -> Any:
+        """Why this plan: text for people, or a dict of plain values with `as_dict`."""
+        roof = heuristics.roofline(self.device)
+        steps = []
+        for s in self.steps:
+            cost = s.graph.cost
+            ideal = roof.seconds(cost, s.graph)
+            p = s.program
+            steps.append(
+                {
+                    "line": s.graph.line,
+                    "engine": s.config.engine,
+                    "config": str(s.config),
+                    "knobs": dict(s.config.knobs),
+                    "native": s.native,
+                    "kernels": list(p.kernels) if isinstance(p, NativeProgram) else [],
+                    "flops": cost.flops,
+                    "bytes": cost.bytes,
+                    "roofline_seconds": ideal,
+                    "expected_seconds": s.seconds,
+                    "bound_by": roof.bound(cost, s.graph),
+                }
+            )
+        data: dict[str, Any] = {
+            "line": self.graph.line,
+            "device": self.device.fingerprint,
+            "engine": self.engine,
+            "steps": steps,
+            "split": len(steps) > 1,
+            "workspace_fixed": self._layout.fixed,
+            "workspace_per_thread": self._layout.each,
+            "rejected": [{"engine": r.engine, "line": r.line, "why": r.why} for r in self.rejected],
+        }
+        return data if as_dict else _explain_text(data)
+
+
+def _explain_text(d: dict[str, Any]) -> str:
+    lines = [d["line"]]
+    for i, s in enumerate(d["steps"]):
+        head = f"step {i + 1}: " if d["split"] else ""
+        lines.append(f"  {head}{s['config']}" + (f"   {s['line']}" if d["split"] else ""))
+        lines.append(
+            f"    {s['flops'] / 1e9:.4g} GFLOP, {s['bytes'] / 1e6:.4g} MB; roofline"
+            f" {s['roofline_seconds'] * 1e3:.4g} ms ({s['bound_by']}),"
+            f" expected {s['expected_seconds'] * 1e3:.4g} ms"
+        )
+        if s["kernels"]:
+            lines.append(f"    kernels: {', '.join(s['kernels'])}")
+    lines.append(f"  workspace: {d['workspace_fixed']} B + {d['workspace_per_thread']} B a thread")
+    if d["rejected"]:
+        lines.append("  not used:")
+        lines += [
+            f"    {r['engine']}: {r['why']}" + (f"   ({r['line']})" if d["split"] else "")
+            for r in d["rejected"]
+        ]
+    return "\n".join(lines)
+
+
+# --- making a plan ---
+_plans: dict[tuple[Any, ...], ExecutionPlan] = {}
+_lock = threading.RLock()
+_MOST_PLANS = 4096
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # its holder may not exist in the child
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def clear_plans() -> None:
+    """Forget plans in memory (after the store's timings or the configuration changed)."""
+    with _lock:
+        _plans.clear()
+
+
+def plan(
+    graph: Graph | str,
+    device: CpuDevice | None = None,
+    *,
+    prefer: EngineConfig | str | None = None,
+    allow_reference: bool = True,
+    store: Store | None = None,
+    engines: Sequence[Engine] | None = None,
+    threads: int | None = None,
+) -> ExecutionPlan:
+    """The plan of a graph (or a problem line) on a device; the same plan for the same question.
+
+    device:          default: this machine's CPU.
+    prefer:          an engine ("cpu.conv_direct") or a configuration ("cpu.conv_direct/mr=14") that must
+                     take the whole graph.
+    allow_reference: whether the reference engine (NumPy, slow) may serve where no other does; it warns.
+    store:           measured timings that come before the cost model; default: the user's.
+    engines:         what to choose from, in order of preference; default: all.
+    threads:         for which the choice is made; default: the device's.
+
+    Raises NotSupported with every engine's reason; BadInput if an output's strides overlap themselves.
+    """
+    if isinstance(graph, str):
+        graph = Graph.parse(graph)
+    if device is None:
+        from vlug.runtime.device import cpu
+
+        device = cpu()
+    wanted = EngineConfig.parse(prefer) if isinstance(prefer, str) else prefer
+    if store is None and engines is None:
+        from vlug.store import default_store
+
+        store = default_store()
+    key = (
+        graph.line,
+        device.fingerprint,
+        wanted,
+        allow_reference,
+        None if store is None else (store.identity, store.revision(graph.line)),
+        None if engines is None else tuple(id(e) for e in engines),
+        threads,
+    )
+    found = _plans.get(key)
+    if found is not None:
+        return found
+    with _lock:
+        found = _plans.get(key)
+        if found is None:
+            found = _make(graph, device, wanted, allow_reference, store, engines, threads)
+            if len(_plans) >= _MOST_PLANS:
+                _plans.pop(next(iter(_plans)))
+            _plans[key] = found
+    return found
+
+
+def _make(
+    graph: Graph,
+    device: CpuDevice,
+    wanted: EngineConfig | None,
+    allow_reference: bool,
+    store: Store | None,
+    engines: Sequence[Engine] | None,
+    threads: int | None,
+) -> ExecutionPlan:
+    if not graph.nodes:
+        raise BadInput("graph: it holds no operation")
+    for t in graph.outputs:
+        if t.overlaps and t.numel:
+            raise ShapeError(f"{t.name}: output strides {t.stride} let elements share memory")
+    if engines is None:
+        from vlug.engines import ENGINES
+
+        engines = ENGINES
+    fast = [e for e in engines if e.name != REFERENCE]
+    slow = next((e for e in engines if e.name == REFERENCE), None)
+    rejected: list[Rejected] = []
+    if wanted is not None:
+        step = _prefer(graph, device, wanted, engines)
+        return ExecutionPlan(graph, device, [step], ())
+    steps: list[Step] = []
+    at = 0
+    while at < len(graph):
+        found, width = _largest(graph, at, device, fast, store, threads, rejected)
+        if found is not None:
+            step = found
+        else:
+            piece = graph if len(graph) == 1 else graph.subgraph([at])
+            reasons = [(r.engine, r.why) for r in rejected if r.line == piece.line]
+            if slow is None or not allow_reference:
+                raise NotSupported(f"no fast engine takes: {piece.line}", reasons)
+            why = slow.why_not(piece, device)
+            if why is not None:
+                raise NotSupported(f"no engine takes: {piece.line}", [*reasons, (slow.name, why)])
+            step, width = _reference(piece, device, slow, reasons), 1
+        steps.append(step)
+        at += width
+    return ExecutionPlan(graph, device, steps, rejected)
+
+
+def _largest(
+    graph: Graph,
+    at: int,
+    device: CpuDevice,
+    engines: Sequence[Engine],
+    store: Store | None,
+    threads: int | None,
+    rejected: list[Rejected],
+) -> tuple[Step | None, int]:
+    """The longest run of operations from `at` that an engine takes, and the best engine for it."""
+    for end in range(len(graph), at, -1):
+        whole = at == 0 and end == len(graph)
+        piece = graph if whole else graph.subgraph(range(at, end))
+        taking: list[Engine] = []
+        refused: list[Rejected] = []
+        for e in engines:
+            why = e.why_not(piece, device)
+            if why is None:
+                taking.append(e)
+            else:
+                refused.append(Rejected(e.name, piece.line, why))
+        if whole or taking or end == at + 1:
+            rejected += refused
+        if not taking:
+            continue
+        ranked = heuristics.rank(piece, device, taking, store, threads)
+        for i, choice in enumerate(ranked):
+            try:
+                program = choice.engine.compile(piece, choice.config, device)
+            except NotSupported as e:
+                rejected.append(Rejected(choice.engine.name, piece.line, f"compile refused: {e}"))
+                continue
+            rejected += [
+                Rejected(c.engine.name, piece.line, f"slower: {c.why} {c.seconds * 1e3:.4g} ms")
+                for c in ranked[i + 1 :]
+                if c.engine is not choice.engine
+            ]
+            return Step(piece, choice.config, program, choice.seconds), end - at
+    return None, 0
+
+
+def _prefer(graph: Graph, device: CpuDevice, wanted: EngineConfig, engines: Sequence[Engine]) -> Step:
+    engine = next((e for e in engines if e.name == wanted.engine), None)
+    if engine is None:
+        raise BadInput(
+            f"engine: {wanted.engine!r} is unknown; there are {', '.join(e.name for e in engines)}"
+        )
+    why = engine.why_not(graph, device)
+    if why is not None:
+        raise NotSupported(f"{wanted.engine} does not take: {graph.line}", [(engine.name, why)])
+    allowed, given = engine.knobs(graph, device), dict(wanted.knobs)
+    for knob, value in given.items():
+        if knob not in allowed:
+            raise BadInput(f"{engine.name}: knob {knob!r} is unknown; it has {', '.join(allowed) or 'none'}")
+        if value not in allowed[knob]:
+            raise BadInput(f"{engine.name}: {knob}={value} is not one of {allowed[knob]}")
+    config = EngineConfig(engine.name, tuple((k, given.get(k, v[0])) for k, v in allowed.items()))
+    seconds = heuristics.predict(graph, device, engine)
+    return Step(graph, config, engine.compile(graph, config, device), seconds)
+
+
+def _reference(piece: Graph, device: CpuDevice, engine: Engine, reasons: Sequence[tuple[str, str]]) -> Step:
+    """The slow engine. The engine itself warns once that it is used, and why nothing faster serves.
+
+    Graphs with an empty tensor stay silent: there is nothing to be slow about.
+    """
+    config = engine.default(piece, device)
+    if all(t.numel for t in piece.tensors.values()):
+        heuristics.warn_slow(piece, reasons)
+    return Step(
+        piece, config, engine.compile(piece, config, device), heuristics.predict(piece, device, engine)
+    )
+
+
+# --- workspace ---
+def _round(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def _lay_out(graph: Graph, steps: Sequence[Step]) -> _Layout:
+    """First fit by life: an intermediate lives from the step that makes it to the last that reads it."""
+    outside = {t.name for t in (*graph.inputs, *graph.outputs)}
+    life: dict[str, list[int]] = {}
+    for i, step in enumerate(steps):
+        for t in (*step.graph.inputs, *step.graph.outputs):
+            if t.name not in outside:
+                life.setdefault(t.name, [i, i])[1] = i
+    placed: list[tuple[int, int, int, int]] = []
+    offset: dict[str, int] = {}
+    buffers = 0
+    for name, (first, last) in life.items():
+        t = graph.tensors[name]
+        size = _round(max(t.span * t.dtype.itemsize, 1), 64)
+        at = 0
+        for start, end, a, b in sorted(p for p in placed):
+            if a <= last and first <= b and at < end and start < at + size:
+                at = end
+        offset[name] = at
+        placed.append((at, at + size, first, last))
+        buffers = max(buffers, at + size)
+    buffers = _round(buffers, _PAGE)
+    native = [s.program for s in steps if isinstance(s.program, NativeProgram)]
+    shared = max((p.shared_bytes for p in native), default=0)
+    each = max((p.part_bytes for p in native), default=0)
+    return _Layout(offset, buffers, buffers + shared, each)
+
+
+# --- arrays ---
+_POINTWISE = frozenset({"relu", "relu_backward", "add", "mul", "bias", "batchnorm_inference"})
+
+
+def _in_place(graph: Graph, other: str, out: str) -> bool:
+    """Whether `out` may be written where `other` is read."""
+    for node in graph:
+        if out in node.outputs:
+            port = node.op.outputs[node.outputs.index(out)].rstrip("?")
+            if port.startswith("next_") and other in node.inputs:
+                return node.op.port(node.inputs.index(other)) == port.removeprefix("next_")
+    return len(graph) == 1 and graph.nodes[0].op.name in _POINTWISE
+
+
+def _array(given: Any, t: Tensor, written: bool) -> Any:
+    """The argument as a checked array (or an address as it came)."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given == 0 and t.numel:
+            raise BadInput(f"{t.name}: its address is null")
+        return given
+    a = given
+    if not isinstance(a, np.ndarray):
+        if not hasattr(a, "__dlpack__"):
+            raise BadInput(
+                f"{t.name}: {type(a).__name__} is not a NumPy array, a DLPack object or an address"
+            )
+        try:
+            a = np.from_dlpack(a)
+        except (BufferError, TypeError, RuntimeError) as e:
+            raise BadInput(f"{t.name}: {type(given).__name__} cannot be read through DLPack: {e}") from None
+    if a.dtype != t.dtype.numpy:
+        raise DTypeError(f"{t.name}: dtype is {a.dtype}, the graph has {t.dtype}")
+    if a.shape != t.dim:
+        raise ShapeError(f"{t.name}: dims are {a.shape}, the graph has {t.dim}")
+    if any(s % a.itemsize for s in a.strides) and a.size:
+        raise ShapeError(f"{t.name}: byte strides {a.strides} are not multiples of {a.itemsize}")
+    strides = tuple(s // a.itemsize for s in a.strides)
+    if not t.has_strides(strides):
+        raise ShapeError(f"{t.name}: strides are {strides}, the graph has {t.stride}")
+    if written and not a.flags.writeable:
+        raise BadInput(f"{t.name}: it is written but the array is read-only")
+    return a
+
+
+def _address(a: Any) -> int:
+    return int(a) if isinstance(a, int) else int(a.ctypes.data)
+
+
+def _empty(t: Tensor) -> NDArray[Any]:
+    """A new array with the tensor's strides."""
+    flat = np.empty(max(t.span, 1), t.dtype.numpy)
+    strides = [s * t.dtype.itemsize for s in t.stride]
+    return np.lib.stride_tricks.as_strided(flat, t.dim, strides)
+
+
+def _view(address: int, t: Tensor) -> NDArray[Any]:
+    """Memory at an address as an array (for programs in Python)."""
+    import ctypes
+
+    raw = (ctypes.c_char * max(t.span * t.dtype.itemsize, 1)).from_address(address)
+    flat: NDArray[Any] = np.frombuffer(memoryview(raw).cast("B"), t.dtype.numpy, t.span)
+    return np.lib.stride_tricks.as_strided(flat, t.dim, [s * t.dtype.itemsize for s in t.stride])
+
+
+def _run_native(
+    of: ExecutionPlan, words: NDArray[np.int64], pointers: NDArray[np.int64], threads: int | None
+) -> None:
+    from vlug.runtime import native
+
+    code = native.run(words, pointers, threads)
+    if code:
+        raise ExecutionError(f"{of.engine}: kernel returned {code} for {of.graph.line}")

@@ -10,6 +10,7 @@ from typing import Any
 from vlug.dtypes import F32, DType
 from vlug.errors import BadInput, ParseError, ShapeError
 from vlug.ops.base import OPERATIONS, Cost, Operation
+from vlug.ops.builder import Methods
 from vlug.tensor import Tensor
 
 __all__ = ["Graph", "Node"]
@@ -26,7 +27,7 @@ class Node:
     outputs: tuple[str | None, ...]
 
 
-class Graph:
+class Graph(Methods):
     """A directed acyclic graph of operations, in the order they were added.
 
     >>> g = Graph()
@@ -72,7 +73,7 @@ class Graph:
             name, n = f"{stem}{n}", n + 1
         return name
 
-    def add(
+    def append(
         self,
         op: Operation,
         inputs: Sequence[Tensor | None],
@@ -93,6 +94,7 @@ class Graph:
             if t is not None and self.tensors.get(t.name) is not t:
                 raise BadInput(f"{op.name}: {port} ({t}) is not a tensor of this graph")
         inferred = op.infer(*ports)
+        op = op.bind(ports)
         wanted = list(names) if names is not None else [self.fresh(o.rstrip("?")) for o in op.outputs]
         wanted += ["_"] * (len(op.outputs) - len(wanted))
         likes = [*(like or ()), *[None] * len(op.outputs)]
@@ -107,6 +109,8 @@ class Graph:
             if given is not None:
                 if given.dim != t.dim:
                     raise ShapeError(f"{op.name}: {port} has dims {t.dim}, not {given.dim}")
+                if given.overlaps:
+                    raise ShapeError(f"{op.name}: {port}'s strides {given.stride} make elements share memory")
                 t = replace(given, virtual=False)
             t = self._declare(replace(t, name=name, virtual=False))
             outs.append(name)
@@ -122,15 +126,15 @@ class Graph:
         self._marked.add(t.name)
         return t
 
-    # One method an operation. They are listed so that they can be found, documented and type-checked.
     def call(self, name: str, *inputs: Tensor | None, **attributes: Any) -> Any:
         """Add the operation `name`; returns its output, or a tuple where it has several.
 
-        `names=` and `like=` as in `add`. Spatial attributes may be one int for all dimensions;
+        `names=` and `like=` as in `append`. Spatial attributes may be one int for all dimensions;
         `padding=` sets pre_padding and post_padding alike.
         """
         names, like = attributes.pop("names", None), attributes.pop("like", None)
         op_type = _operation(name)
+        attributes = {k: v for k, v in attributes.items() if v is not None}
         rank, kinds = op_type.spatial_rank(inputs), op_type.fields()
         if "padding" in attributes and "pre_padding" in kinds:
             attributes["pre_padding"] = attributes["post_padding"] = attributes.pop("padding")
@@ -139,9 +143,12 @@ class Graph:
                 raise BadInput(f"{name}: attribute {key!r} is unknown; it has {', '.join(kinds)}")
             if isinstance(value, int) and not isinstance(value, bool) and "tuple" in str(kinds[key]):
                 attributes[key] = (value,) * rank
-            elif isinstance(value, list):
-                attributes[key] = tuple(value)
-        outs = self.add(op_type(**attributes), inputs, names, like)
+            elif isinstance(value, Sequence) and not isinstance(value, str):
+                attributes[key] = tuple(int(v) for v in value)
+        missing = [k for k in op_type.required() if k not in attributes]
+        if missing:
+            raise BadInput(f"{name}: attribute {missing[0]} is required")
+        outs = self.append(op_type(**attributes), inputs, names, like)
         return outs[0] if len(outs) == 1 else outs
 
     # --- reading ---
@@ -307,7 +314,7 @@ class Graph:
                     marks.append(label)
                 names.append(label)
                 likes.append(Tensor.parse(spec, label) if spec else None)
-        self.add(op, inputs, names, likes)
+        self.append(op, inputs, names, likes)
         self._marked.update(marks)
 
 

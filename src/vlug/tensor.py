@@ -115,7 +115,7 @@ class Tensor:
 
     @property
     def layout(self) -> str:
-        """"nchw" if row-major, else "nhwc" if channels last, else "" (strides as they are)."""
+        """ "nchw" if row-major, else "nhwc" if channels last, else "" (strides as they are)."""
         return "nchw" if self.is_contiguous else "nhwc" if self.is_channels_last else ""
 
     @property

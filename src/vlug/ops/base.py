@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class Cost:
 class Builder(Protocol):
     """What `Operation.vjp` may use to say a gradient in terms of other operations."""
 
-    def add(
+    def append(
         self, op: Operation, inputs: Sequence[Tensor | None], names: Sequence[str | None] | None = None
     ) -> tuple[Tensor, ...]: ...
 
@@ -76,6 +76,19 @@ class Operation:
         """Gradients of the inputs given those of the outputs, as further operations added to `g`."""
         raise NotImplementedError
 
+    def bind(self, inputs: Sequence[Tensor | None]) -> Self:
+        """The operation with every attribute spelled out for these inputs (Graph.append calls it).
+
+        Tuples left out take their default and one number serves for every spatial dimension, so that engines
+        see full tuples. Override where an attribute's default depends on another; raises as infer does.
+        """
+        return self
+
+    @property
+    def is_exact(self) -> bool:
+        """As `exact`, for these attributes."""
+        return self.exact
+
     def cost(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]) -> Cost:
         """At the least: every tensor once through memory, one flop per output element. Override for more."""
         tensors = [t for t in (*inputs, *outputs) if t is not None]
@@ -93,13 +106,22 @@ class Operation:
         hints = get_type_hints(cls)
         return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
+    @classmethod
+    def required(cls) -> list[str]:
+        """Attributes without a default."""
+        return [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING]
+
     def attributes(self, inputs: Sequence[Tensor | None] = ()) -> dict[str, str]:
         """Attributes as text, by their names in problem lines; those at their default are left out."""
         out = {}
+        full = self.bind(inputs)
         for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if f.default is not dataclasses.MISSING and value == f.default:
-                continue
+            value = getattr(full, f.name)
+            if f.default is not dataclasses.MISSING:
+                if value == f.default:
+                    continue
+                if isinstance(value, tuple) and replace(full, **{f.name: f.default}).bind(inputs) == full:
+                    continue
             out[self.short.get(f.name, f.name)] = _text(value)
         return out
 
@@ -108,12 +130,16 @@ class Operation:
         """The operation of textual attributes; a single number serves for every spatial dimension."""
         long = {short: name for name, short in cls.short.items()}
         kinds, values = cls.fields(), {}
+        rank = cls.spatial_rank(inputs)
         for key, text in given.items():
             name = long.get(key, key)
             if name not in kinds:
                 allowed = ", ".join(cls.short.get(n, n) for n in kinds) or "no attributes"
                 raise ParseError(f"{cls.name}: attribute {key!r} is unknown; it has {allowed}")
-            values[name] = _value(kinds[name], text, f"{cls.name} {key}", cls.spatial_rank(inputs))
+            values[name] = _value(kinds[name], text, f"{cls.name} {key}", rank)
+        missing = [k for k in cls.required() if k not in values]
+        if missing:
+            raise ParseError(f"{cls.name}: attribute {cls.short.get(missing[0], missing[0])} is required")
         return cls(**values)
 
     @classmethod
@@ -185,6 +211,58 @@ def register(cls: type[Operation]) -> type[Operation]:
     return cls
 
 
-def as_float64(*arrays: Array | None) -> tuple[Array | None, ...]:
-    """Arrays widened for a reference computation."""
-    return tuple(None if a is None else np.asarray(a, np.float64) for a in arrays)
+T = TypeVar("T")
+
+
+def need(items: Sequence[T | None]) -> tuple[T, ...]:
+    """The items, none of which is None (Graph.append has seen to it)."""
+    found = tuple(i for i in items if i is not None)
+    if len(found) != len(items):
+        raise ShapeError("an input or output that cannot be left out is missing")
+    return found
+
+
+def wide(d: DType) -> DType:
+    """The type in which sums over `d` are kept: f64 for f64, else f32."""
+    return F64 if d == F64 else F32
+
+
+def layout_of(*tensors: Tensor | None) -> str:
+    """Layout of a result: "nhwc" if one of the tensors is channels last and not also row-major."""
+    return "nhwc" if any(t is not None and t.layout == "nhwc" for t in tensors) else "nchw"
+
+
+def dense_like(t: Tensor, dim: Sequence[int]) -> tuple[int, ...]:
+    """Gap-free strides for `dim` with the dimensions ordered in memory as those of `t`.
+
+    Row-major wherever the strides of `t` do not say otherwise (size 1, stride 0 or equal strides).
+    """
+    if t.dim == tuple(dim) and t.layout:
+        return Tensor.of(dim, t.dtype, t.layout).stride
+    steps = [s if d > 1 and s else _inner(t, i) for i, (d, s) in enumerate(zip(t.dim, t.stride))]
+    order = sorted(range(len(dim)), key=lambda i: (-steps[i], i))
+    stride, n = [0] * len(dim), 1
+    for i in reversed(order):
+        stride[i] = n
+        n *= max(dim[i], 1)
+    return tuple(stride)
+
+
+def _inner(t: Tensor, i: int) -> int:
+    """The stride that a size-1 or stride-0 dimension would have in row-major order among the others."""
+    return max((s for d, s in zip(t.dim[i + 1 :], t.stride[i + 1 :]) if d > 1), default=1)
+
+
+def axis_of(axis: int, rank: int, what: str) -> int:
+    """`axis` counted from the front; raises ShapeError naming `what` unless -rank ≤ axis < rank."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"{what} {axis} is out of range for {rank} dimensions")
+    return axis % rank
+
+
+def broadcast_dims(a: Tensor, b: Tensor, what: str) -> tuple[int, ...]:
+    """The common shape of two tensors by NumPy's rule; raises ShapeError."""
+    try:
+        return tuple(np.broadcast_shapes(a.dim, b.dim))
+    except ValueError:
+        raise ShapeError(f"{what}: {a.dim} and {b.dim} do not broadcast") from None

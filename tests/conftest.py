@@ -1,0 +1,16 @@
+"""What all tests share: hypothesis profiles and a cache directory of the run's own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("VLUG_CACHE_DIR", tempfile.mkdtemp(prefix="vlug-tests-"))
+
+settings.register_profile(
+    "ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("fuzz", max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from vlug.errors import NotSupported
+from vlug.runtime.device import ISA_NEEDS, KERNEL_ISAS, CpuDevice, cpu_features, host
 
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 
@@ -51,94 +54,46 @@ class ISA:
         return self.name
 
 
-_AVX2 = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm")
-_AVX512 = (
-    *_AVX2,
-    "avx512f",
-    "avx512bw",
-    "avx512cd",
-    "avx512dq",
-    "avx512vl",
-    "adx",
-    "rdseed",
-    "clflushopt",
-    "clwb",
-    "xsavec",
-    "pku",
-)
+# What a CPU name implies and kernels do not need is left out, so that no machine is refused for it.
+_NOT = "-rtm,-invpcid,-fsgsbase,-pku,-xsaves,-adx,-rdseed,-clwb,-clflushopt"
 
-AVX2 = ISA("avx2", 8, 16, X86, "haswell", "-rtm,-invpcid,-fsgsbase", _AVX2)
-AVX512 = ISA(
-    "avx512",
-    16,
-    32,
-    X86,
-    "skylake-avx512",
-    "-prefer-256-bit,-rtm,-invpcid,-fsgsbase,-pku,-xsaves,-adx,-rdseed,-clwb,-clflushopt",
-    tuple(f for f in _AVX512 if f not in ("adx", "rdseed", "clflushopt", "clwb", "xsavec", "pku")),
-)
+#: Any machine of the family: for code that only moves pointers (the plan runner).
+BASE = ISA("base", 4, 16, X86, "x86-64", "", ())
+BASE_ARM = ISA("base", 4, 32, ARM, "generic", "", ())
+AVX2 = ISA("avx2", 8, 16, X86, "haswell", "-rtm,-invpcid,-fsgsbase", ISA_NEEDS["avx2"])
+AVX512 = ISA("avx512", 16, 32, X86, "skylake-avx512", f"-prefer-256-bit,{_NOT}", ISA_NEEDS["avx512"])
 AVX512_BF16 = ISA(
-    "avx512_bf16",
-    16,
-    32,
-    X86,
-    AVX512.cpu,
-    AVX512.features + ",+avx512bf16",
-    (*AVX512.needs, "avx512_bf16"),
-    ("bf16",),
+    "avx512_bf16", 16, 32, X86, AVX512.cpu, f"{AVX512.features},+avx512bf16",
+    ISA_NEEDS["avx512_bf16"], ("bf16",),
 )
 AMX = ISA(
-    "amx",
-    16,
-    32,
-    X86,
-    "sapphirerapids",
-    "-prefer-256-bit,-rtm,-invpcid,-fsgsbase,-pku,-xsaves,-uintr,-shstk,-waitpkg,-enqcmd,-serialize,"
-    "-ptwrite,-sgx,-tsxldtrk,-cldemote,-movdiri,-movdir64b,-amx-int8,-avx512fp16",
-    (
-        *AVX512.needs,
-        "avx512_bf16",
-        "avx512_vnni",
-        "avx512vbmi",
-        "avx512_vbmi2",
-        "avx512ifma",
-        "amx_tile",
-        "amx_bf16",
-    ),
-    ("bf16", "amx"),
+    "amx", 16, 32, X86, AVX512.cpu,
+    f"{AVX512.features},+avx512bf16,+avx512vnni,+avx512vbmi,+avx512vbmi2,+avx512ifma,+amx-tile,+amx-bf16",
+    ISA_NEEDS["amx"], ("bf16", "amx"),
 )
-NEON = ISA("neon", 4, 32, ARM, "neoverse-n1", "", ("asimd",))
+NEON = ISA("neon", 4, 32, ARM, "neoverse-n1", "", ISA_NEEDS["neon"])
 
 #: Every table by name, from the least to the most an x86 machine can have; NEON is emitted, not run, on x86.
 ALL: dict[str, ISA] = {i.name: i for i in (AVX2, AVX512, AVX512_BF16, AMX, NEON)}
 
-#: The ISAs that kernels are generated for today, best last; the others are data for later engines.
-KERNEL_ISAS = (AVX2, AVX512)
-
-
-def host_features() -> frozenset[str]:
-    """The CPU's features, less those whose state the operating system does not save."""
-    try:
-        with open("/proc/cpuinfo") as f:
-            for line in f:
-                if line.startswith(("flags", "Features")):
-                    return frozenset(line.split(":", 1)[1].split())
-    except OSError:
-        pass
-    return frozenset()
-
-
-def runnable(features: Iterable[str] | None = None) -> tuple[ISA, ...]:
-    """The kernel ISAs that a machine with these features runs (default: this one), best last."""
-    have = host_features() if features is None else frozenset(features)
-    return tuple(i for i in KERNEL_ISAS if have.issuperset(i.needs))
+def isa_of(device: CpuDevice) -> ISA:
+    """The table of a device's instruction set."""
+    if device.isa not in ALL:
+        raise NotSupported(f"{device.name} has no instruction set that kernels are generated for")
+    return ALL[device.isa]
 
 
 def isa_for_host() -> ISA | None:
     """The best ISA this machine runs, no better than VLUG_ISA; None where it has none of ours."""
-    cap = os.environ.get("VLUG_ISA", "")
-    can = runnable()
-    if cap in [i.name for i in KERNEL_ISAS]:
-        names = [i.name for i in KERNEL_ISAS]
-        can = tuple(i for i in can if names.index(i.name) <= names.index(cap))
-    return can[-1] if can else None
+    return ALL.get(host().isa)
+
+
+def runnable() -> tuple[ISA, ...]:
+    """Every ISA that kernels are generated for and this machine runs, whatever VLUG_ISA says; best last."""
+    have = cpu_features()
+    return tuple(ALL[i] for i in KERNEL_ISAS if have.issuperset(ISA_NEEDS[i]))
+
+
+def base_isa() -> ISA:
+    """The table of plain code for this machine."""
+    return BASE_ARM if platform.machine() in ("aarch64", "arm64") else BASE

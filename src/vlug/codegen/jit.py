@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ def bits(x: int | float) -> int:
 
 _lock = threading.RLock()
 _loaded: dict[Any, Compiled] = {}
+_texts: dict[Any, dict[str, int]] = {}
 _machines: dict[str, Any] = {}
 _jit: list[Any] = []  # the LLJIT, then every loaded library: code lives as long as the process
 _sources: dict[str, str] = {}
@@ -144,8 +145,8 @@ def spills(kernel: Any, isa: ISA) -> tuple[int, int]:
     return counts[best], len(spilt)
 
 
-def load(obj: bytes, symbol: str, imports: Mapping[str, int] | None = None) -> int:
-    """Object bytes → address of a function in it, which stays valid as long as the process."""
+def load(obj: bytes, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Object bytes → addresses of functions in it, which stay valid as long as the process."""
     import llvmlite.binding as llvm
 
     with _lock:
@@ -153,12 +154,30 @@ def load(obj: bytes, symbol: str, imports: Mapping[str, int] | None = None) -> i
             llvm.initialize_native_target()
             llvm.initialize_native_asmprinter()
             _jit.append(llvm.create_lljit_compiler())
-        b = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process().export_symbol(symbol)
+        b = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
+        for name in exports:
+            b.export_symbol(name)
         for name, address in (imports or {}).items():
             b.import_symbol(name, address)
         lib = b.link(_jit[0], f"vlug{len(_jit)}")
         _jit.append(lib)
-        return int(lib[symbol])
+        return {name: int(lib[name]) for name in exports}
+
+
+def compiled_text(text: str, isa: ISA, exports: Sequence[str],
+                  imports: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Addresses of functions in a module written as LLVM text; `imports` are symbols at given addresses."""
+    key = (text, isa.name, tuple(sorted((imports or {}).items())))
+    with _lock:
+        found = _texts.get(key)
+        if found is None:
+            import llvmlite.binding as llvm
+
+            machine = _machine(isa)
+            module = llvm.parse_assembly(f'target triple = "{isa.triple}"\n{text}')
+            module.verify()
+            found = _texts[key] = load(bytes(machine.emit_object(module)), exports, imports)
+    return found
 
 
 def _source_digest(build: Build) -> str:
@@ -218,7 +237,7 @@ def compiled(build: Build, isa: ISA, **constants: Any) -> Compiled:
 
 def _make(build: Build, isa: ISA, constants: Mapping[str, Any]) -> Compiled:
     k = generate(build, isa, **constants)
-    address = load(emit(k, isa), k.name)
+    address = load(emit(k, isa), [k.name])[k.name]
     return Compiled(
         k.name, address, tuple(k.arg_names), k.tensors, k.shared_bytes, k.part_bytes, PROTOTYPE(address)
     )

@@ -2,7 +2,7 @@
 
 A plan is a flat int64 array:
 
-    0 steps   1 bytes of temporaries   2 shared workspace   3 workspace of each part   4 most tensors of a step
+    0 steps   1 bytes of temporaries   2 shared workspace   3 workspace a part   4 most tensors of a step
     then for each step: function, address of its args, number of tensors, their indices
 
 An index i ≥ 0 is the call's tensor i; NULL_TENSOR is a null pointer; any other i < 0 is the temporary at
@@ -12,8 +12,8 @@ workspace of the step that runs behind them.
     int64 vlug_run(const int64 *plan, void **outer, const Env *env)
 
 gives 0, the code of the first step that failed, or NO_MEMORY. Env.count, where set, is asked for the number
-of threads first. Memory comes from 16 slots of buffers that are exchanged atomically, else from aligned_alloc;
-at most `vlug_retain` bytes stay in the slots. Nothing holds a lock, so a fork is safe at any moment.
+of threads first. Memory comes from 16 slots of buffers, exchanged atomically, else from aligned_alloc; at
+most `vlug_retain` bytes stay in the slots. Nothing holds a lock, so a fork is safe at any moment.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from vlug import heuristics
+from vlug.codegen import native
 from vlug.engines.base import Engine, EngineConfig, NativeProgram, Program
 from vlug.errors import BadInput, DTypeError, NotSupported, ShapeError, VlugWarning
 from vlug.graph import Graph
@@ -19,7 +21,7 @@ from vlug.plan import clear_plans, plan
 from vlug.store import Store, Timing
 
 pytestmark = pytest.mark.usefixtures("operations")
-DEVICE: Any = SimpleNamespace(fingerprint="test", threads=2, isa="avx2")
+DEVICE: Any = SimpleNamespace(fingerprint="test", cores=2, isa="avx2", l2=1 << 20, l3=0)
 
 
 @pytest.fixture
@@ -165,16 +167,18 @@ def test_native_words():
     one, two = Native("one", {"once"}), Native("two", {"twice"})
     g = line("once", "twice", "once", "twice")
     p = plan(g, DEVICE, engines=[one, two])
-    words = p.native().tolist()
+    words = list(p.native())
     # Intermediates of 4·8·4 = 128 bytes: t0 and t2 may share, t1 lies beside them; rounded to a page.
-    assert words[:8] == [4, 2, 4096 + 4096, 8192, 8 + 4 * (4 + 2 + 3), 0, 0, 0]
-    assert words[8:17] == [4242, 2, 3, 4096, 0, -2, 7, 8, 9]
-    assert words[17:26] == [4242, 2, 3, 4096, -2, -2 - 128, 7, 8, 9]
-    assert words[26:35] == [4242, 2, 3, 4096, -2 - 128, -2, 7, 8, 9]
-    assert words[35:] == [4242, 2, 3, 4096, -2, 1, 7, 8, 9]
-    assert p.workspace_size(3) == 8192 + 3 * 8192
+    assert words[:5] == [4, 4096, 4096, 8192, 2]
+    steps = [words[5 + 5 * i : 10 + 5 * i] for i in range(4)]
+    t0, t1, t2 = native.temporary(0), native.temporary(128), native.temporary(0)
+    assert [s[0] for s in steps] == [4242] * 4
+    assert [s[2:] for s in steps] == [[2, 0, t0], [2, t0, t1], [2, t1, t2], [2, t2, 1]]
+    assert list((ctypes.c_int64 * 3).from_address(steps[0][1])) == [7, 8, 9]
+    assert p.workspace_size(3) == 4096 + 4096 + 3 * 8192
     assert p.kernels == ("k_one", "k_two", "k_one", "k_two")
-    assert p.native(["t3", "x"]).tolist()[35:41] == [4242, 2, 3, 4096, -2, 0]
+    assert list(p.native(["t3", "x"]))[-2:] == [t2, 0]
+    assert p.native() is p.native()
 
 
 def test_native_order_must_name_every_tensor():

@@ -61,22 +61,24 @@ class Roofline:
 
 
 # Estimates for a device whose ceilings were not measured: fp32 GFLOP/s and GB/s of one core.
-_ESTIMATE = {"avx512": (160.0, 12.0, 25.0), "avx2": (80.0, 10.0, 20.0), "": (20.0, 8.0, 12.0)}
+_ESTIMATE = {
+    "avx512": (160.0, 12.0, 25.0),
+    "avx2": (80.0, 10.0, 20.0),
+    "neon": (40.0, 10.0, 20.0),
+    "none": (5.0, 8.0, 12.0),
+}
 
 
 def roofline(device: CpuDevice) -> Roofline:
     """The device's ceilings: measured where `device.ceilings` has them, else estimated from cores and ISA."""
-    found = getattr(device, "ceilings", None)
-    if callable(found):
-        found = found()
-    threads = max(int(getattr(device, "threads", 1)), 1)
-    l2 = int(getattr(device, "l2", 0) or 1 << 20) * threads
+    measured = getattr(device, "ceilings", None)
+    found = measured() if callable(measured) else measured
+    near = device.l2 * device.cores + device.l3 // 2
     if found is not None:
-        return Roofline(found.flops, found.memory, found.cache, l2, True)
-    isa = str(getattr(device, "isa", ""))
-    kind = "avx512" if isa.startswith("avx512") else "avx2" if isa.startswith("avx2") else ""
-    gflops, memory, cached = _ESTIMATE[kind]
-    return Roofline(gflops * 1e9 * threads, memory * 1e9 * threads, cached * 1e9 * threads, l2, False)
+        return Roofline(found.flops, found.memory, found.cache, near, True)
+    kind = "avx512" if device.isa.startswith("avx512") else device.isa
+    gflops, memory, cached = (c * 1e9 * device.cores for c in _ESTIMATE[kind])
+    return Roofline(gflops, memory, cached, near, False)
 
 
 def predict(graph: Graph, device: CpuDevice, engine: Engine) -> float:
@@ -110,7 +112,7 @@ def rank(
     noise of each other keep the engines' order, which is the list's order of preference.
     """
     choices: list[Choice] = []
-    threads = threads or device.threads
+    threads = threads or device.cores
     measured = store.best(graph.line, device.fingerprint, threads) if store is not None else {}
     for engine in engines:
         config = engine.default(graph, device)
@@ -230,7 +232,7 @@ def expect(
     where the store has both, else from the committed benchmark of its class; 0 where neither is known.
     """
     if store is not None:
-        ratio = store.ratio(graph.line, device.fingerprint, threads or device.threads)
+        ratio = store.ratio(graph.line, device.fingerprint, threads or device.cores)
         if ratio is not None:
             return Expectation(ratio, "measured here")
     table = _expectations()
@@ -238,8 +240,7 @@ def expect(
     rows: dict[str, Any] = table["classes"]
     margin = 1.0
     tested: list[str] = table["isa"]
-    isa = str(getattr(device, "isa", ""))
-    if isa and not any(isa.startswith(t) for t in tested):
+    if device.isa not in tested:
         margin *= _MARGIN
     for size in (problem.size, *_NEAR[problem.size]):
         key = "/".join((problem.op, problem.layout, problem.kind or "-", problem.dtype, size))

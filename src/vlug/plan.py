@@ -1,20 +1,13 @@
 """ExecutionPlan: which engine runs which part of a graph, where the workspace lies, and why not otherwise.
 
-A plan in memory (what `runtime/native` walks without Python) is one array of int64 words:
-
-    0 steps  1 outer tensors  2 fixed workspace bytes  3 workspace bytes for each thread
-    4 words in all  5..7 zero
-    for each step:
-      address  operands  args  workspace offset
-      operand × operands:  i ≥ 0: outer tensor i;  -1: absent (null);  v ≤ -2: workspace byte -2 - v
-      arg × args
-
-Workspace needed = fixed + threads × each; its base must lie on 64 bytes. Intermediates between steps lie at
-its start (shared where their lives do not overlap), then comes what a step itself asks for.
+Intermediates between parts lie in the plan's own memory (shared where their lives do not overlap), the
+workspace of the part that runs behind them. `native` gives the words that `codegen/native` walks without
+Python: its head has their layout.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vlug import heuristics
+from vlug import config, heuristics
 from vlug.engines.base import Engine, EngineConfig, NativeProgram, Program
-from vlug.errors import BadInput, DTypeError, ExecutionError, NotSupported, ShapeError
+from vlug.errors import BadInput, DTypeError, NotSupported, ShapeError
 from vlug.graph import Graph
 from vlug.tensor import Tensor
 
@@ -38,7 +31,6 @@ __all__ = ["ExecutionPlan", "Rejected", "Step", "clear_plans", "plan"]
 
 REFERENCE = "reference"
 _PAGE = 4096
-_HEADER = 8
 
 
 @dataclass(frozen=True)
@@ -69,9 +61,9 @@ class _Layout:
     """Where intermediates lie (bytes from the base of the workspace) and what all steps need."""
 
     offset: Mapping[str, int]
-    buffers: int
-    fixed: int
-    each: int
+    buffers: int  # bytes of intermediates
+    fixed: int  # buffers and the largest shared workspace
+    each: int  # the largest workspace of a part
 
 
 class ExecutionPlan:
@@ -91,7 +83,7 @@ class ExecutionPlan:
         self.rejected = tuple(rejected)
         self.outer = tuple(t.name for t in (*graph.inputs, *graph.outputs))
         self._layout = _lay_out(graph, self.steps)
-        self._words: dict[tuple[str, ...], NDArray[np.int64]] = {}
+        self._words: dict[tuple[str, ...], Any] = {}
 
     # --- what it is ---
     @property
@@ -111,7 +103,7 @@ class ExecutionPlan:
 
     @property
     def seconds(self) -> float:
-        """Predicted or measured time of a call."""
+        """Expected or measured time of a call."""
         return sum(s.seconds for s in self.steps)
 
     @property
@@ -126,8 +118,8 @@ class ExecutionPlan:
         return self._layout.fixed + threads * self._layout.each
 
     # --- native form ---
-    def native(self, order: Sequence[str] | None = None) -> NDArray[np.int64]:
-        """The plan as int64 words (see the file's head). order: outer tensors' names; default `outer`.
+    def native(self, order: Sequence[str] | None = None) -> Any:
+        """The plan as an int64 ctypes array for `codegen.native`; order: outer tensors' names (default `outer`).
 
         The array must outlive every call made with it; the plan keeps it. Raises NotSupported if a step is
         not native code.
@@ -138,25 +130,23 @@ class ExecutionPlan:
             found = self._words[names] = self._encode(names)
         return found
 
-    def _encode(self, names: tuple[str, ...]) -> NDArray[np.int64]:
+    def _encode(self, names: tuple[str, ...]) -> Any:
+        from vlug.codegen import native
+
         missing = [n for n in self.outer if n not in names]
         if missing:
             raise BadInput(f"order: {', '.join(missing)} of the graph is not in it")
         index = {n: i for i, n in enumerate(names)}
-        at = self._layout
-        words = [len(self.steps), len(names), at.fixed, at.each, 0, 0, 0, 0]
+        index |= {n: native.temporary(at) for n, at in self._layout.offset.items()}
+        steps = []
         for step in self.steps:
             p = step.program
             if not isinstance(p, NativeProgram):
                 raise NotSupported(f"{step.graph.line}: {step.config} is not native code")
-            words += [p.address, len(p.operands), len(p.args), at.buffers]
-            for n in p.operands:
-                words.append(-1 if n is None else index[n] if n in index else -2 - at.offset[n])
-            words += p.args
-        words[4] = len(words)
-        out = np.array(words, np.int64)
-        out.flags.writeable = False
-        return out
+            tensors = tuple(native.NULL_TENSOR if n is None else index[n] for n in p.operands)
+            args = (ctypes.c_int64 * max(len(p.args), 1))(*p.args)
+            steps.append(native.Step(p.address, args, tensors, p.shared_bytes, p.part_bytes))
+        return native.plan_array(steps, self._layout.buffers)
 
     # --- execution ---
     def execute(self, arrays: Mapping[str, Any], threads: int | None = None) -> None:
@@ -169,10 +159,18 @@ class ExecutionPlan:
         """
         held = self._check(arrays)
         if self.is_native:
-            pointers = np.array([_address(held[n]) for n in self.outer], np.int64)
-            _run_native(self, self.native(), pointers, threads)
+            self._run_native([_address(held[n]) for n in self.outer], threads)
             return
         self._run_mixed(held, threads)
+
+    def _run_native(self, pointers: list[int], threads: int | None) -> None:
+        from vlug.codegen import native
+
+        if threads is None:
+            native.run(self.native(), pointers)
+        else:
+            with config.THREADS.using(threads):
+                native.run(self.native(), pointers)
 
     def _check(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         written = {t.name for t in self.graph.outputs}
@@ -214,8 +212,7 @@ class ExecutionPlan:
                     real[n] = _empty(self.graph.tensors[n])
             if isinstance(step.program, NativeProgram):
                 part = ExecutionPlan(step.graph, self.device, [step], ())
-                pointers = np.array([_address(real[n]) for n in part.outer], np.int64)
-                _run_native(part, part.native(), pointers, threads)
+                part._run_native([_address(real[n]) for n in part.outer], threads)
             else:
                 step.program.run({n: real[n] for n in names})
 
@@ -316,16 +313,16 @@ def plan(
     allow_reference: whether the reference engine (NumPy, slow) may serve where no other does; it warns.
     store:           measured timings that come before the cost model; default: the user's.
     engines:         what to choose from, in order of preference; default: all.
-    threads:         for which the choice is made; default: the device's.
+    threads:         for which the choice is made; default: the device's cores.
 
     Raises NotSupported with every engine's reason; BadInput if an output's strides overlap themselves.
     """
     if isinstance(graph, str):
         graph = Graph.parse(graph)
     if device is None:
-        from vlug.runtime.device import cpu
+        from vlug.runtime.device import host
 
-        device = cpu()
+        device = host()
     wanted = EngineConfig.parse(prefer) if isinstance(prefer, str) else prefer
     if store is None and engines is None:
         from vlug.store import default_store
@@ -561,18 +558,6 @@ def _empty(t: Tensor) -> NDArray[Any]:
 
 def _view(address: int, t: Tensor) -> NDArray[Any]:
     """Memory at an address as an array (for programs in Python)."""
-    import ctypes
-
     raw = (ctypes.c_char * max(t.span * t.dtype.itemsize, 1)).from_address(address)
     flat: NDArray[Any] = np.frombuffer(memoryview(raw).cast("B"), t.dtype.numpy, t.span)
     return np.lib.stride_tricks.as_strided(flat, t.dim, [s * t.dtype.itemsize for s in t.stride])
-
-
-def _run_native(
-    of: ExecutionPlan, words: NDArray[np.int64], pointers: NDArray[np.int64], threads: int | None
-) -> None:
-    from vlug.runtime import native
-
-    code = native.run(words, pointers, threads)
-    if code:
-        raise ExecutionError(f"{of.engine}: kernel returned {code} for {of.graph.line}")

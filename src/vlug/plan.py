@@ -119,7 +119,7 @@ class ExecutionPlan:
 
     # --- native form ---
     def native(self, order: Sequence[str] | None = None) -> Any:
-        """The plan as an int64 ctypes array for `codegen.native`; order: outer tensors' names (default `outer`).
+        """The plan as an int64 array for `codegen.native`; order: outer tensors' names, by default `outer`.
 
         The array must outlive every call made with it; the plan keeps it. Raises NotSupported if a step is
         not native code.
@@ -365,9 +365,9 @@ def _make(
         if t.overlaps and t.numel:
             raise ShapeError(f"{t.name}: output strides {t.stride} let elements share memory")
     if engines is None:
-        from vlug.engines import ENGINES
+        from vlug.engines import engines as all_engines
 
-        engines = ENGINES
+        engines = all_engines()
     fast = [e for e in engines if e.name != REFERENCE]
     slow = next((e for e in engines if e.name == REFERENCE), None)
     rejected: list[Rejected] = []

@@ -1,1 +1,34 @@
-"""The engines layer: see docs/design.md."""
+"""All engines, in order of preference: a new engine is one file and one line here."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vlug.engines.base import Engine
+
+__all__ = ["engine", "engines"]
+
+# "module:class", the first preferred among those expected to be equally fast. Strings, so that nothing is
+# imported (LLVM least of all) before a plan is made. The reference engine stays last.
+ORDER: tuple[str, ...] = ()
+
+
+@cache
+def engines() -> tuple[Engine, ...]:
+    """An instance of each engine, in order of preference."""
+    found = []
+    for entry in ORDER:
+        module, _, name = entry.partition(":")
+        found.append(getattr(import_module(f"vlug.engines.{module}"), name)())
+    return tuple(found)
+
+
+def engine(name: str) -> Engine:
+    """The engine called `name`; KeyError if there is none."""
+    for e in engines():
+        if e.name == name:
+            return e
+    raise KeyError(name)

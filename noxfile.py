@@ -24,7 +24,7 @@ def install_and_test(session: nox.Session, *requirements: str, select: str) -> N
     (wheel,) = Path("dist").glob("vlug-*.whl")
     session.install(*requirements, *TEST_TOOLS, str(wheel))
     session.run("python", "-m", "pip", "list", "--format=freeze", silent=False)
-    env = {"PYTHONPATH": "", "VLUG_CACHE_DIR": session.create_tmp()}
+    env = {"PYTHONPATH": "", "EXPECT_WHEEL": "1", "VLUG_CACHE_DIR": session.create_tmp()}
     session.run("python", "-m", "pytest", "-q", "-m", select, *session.posargs, env=env)
 
 
@@ -40,4 +40,6 @@ def floor_torch(session: nox.Session) -> None:
     lines = Path("constraints.txt").read_text().splitlines()
     torch = next(line for line in lines if line.startswith("torch=="))
     build = "+cpu" if sys.platform == "linux" else ""  # PyPI's own is a CUDA build
-    install_and_test(session, *FLOOR, torch + build, select="framework and not slow and not perf")
+    index = Path(".venv/torch_index").read_text().strip()  # where scripts/env found it
+    where = [f"--extra-index-url={index}"] if index else []
+    install_and_test(session, *where, *FLOOR, torch + build, select="framework and not slow and not perf")

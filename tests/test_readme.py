@@ -1,11 +1,14 @@
 """What the README and the docs show is what happens: every Python example in them runs."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import vlug
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "README.nl.md", *(ROOT / "docs").glob("*.md")])
@@ -16,10 +19,8 @@ def python_blocks(text: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
 
 
-def run(code: str, cwd: Path, **more: str) -> str:
-    import os
-
-    env = {**os.environ, "VLUG_CACHE_DIR": str(cwd / "cache"), **more}
+def run(code: str, cwd: Path) -> str:
+    env = dict(os.environ, PYTHONPATH=str(Path(vlug.__file__).parent.parent))
     done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{code}\n{done.stderr}"
     return done.stdout

@@ -59,8 +59,9 @@ def _numpy(name: str) -> np.dtype[Any]:
     if name == "bf16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
-    found: np.dtype[Any] = np.dtype(_NAMES[name].long_name)
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    else:
+        found = np.dtype(_NAMES[name].long_name)
     return found
 
 

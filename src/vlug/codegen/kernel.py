@@ -264,7 +264,7 @@ class Kernel:
 
     def ceil_div(self, a: Int, b: Int) -> Int:
         """ceil(a / b) of integers that are not negative."""
-        return (a + b - 1) // b  # type: ignore[no-any-return]
+        return (a + b - 1) // b
 
     def floor_div(self, a: Int, b: Int) -> Int:
         """floor(a / b) of any a and positive b."""
@@ -308,8 +308,8 @@ class Kernel:
     def loop(self, lo: Int, hi: Int, step: Int = 1) -> Iterator[Int]:
         """A loop, tested at its end (and before, where it may be empty)."""
         known = isinstance(lo, int) and isinstance(hi, int)
-        if known and isinstance(step, int) and lo + step >= hi:  # type: ignore[operator]
-            if lo < hi:  # type: ignore[operator]
+        if known and isinstance(step, int) and lo + step >= hi:
+            if lo < hi:
                 yield lo
             return
         b, live = self.b, self._vars()
@@ -544,7 +544,7 @@ class Kernel:
         n: Int = 1
         for d in dims:
             n = d * n if isinstance(d, Idx) else n * d
-        return (n * elem(dtype).bytes + 127) // 64 * 64  # type: ignore[no-any-return]
+        return (n * elem(dtype).bytes + 127) // 64 * 64
 
     def scratch(
         self, *dims: Int, strides: Sequence[Int] | None = None, dtype: Any = "f32", size: Int | None = None
@@ -595,7 +595,7 @@ def _slot_bytes(t: Any) -> int:
     """Room of a captured value in the context."""
     if isinstance(t, ir.VectorType):
         width = getattr(t.element, "width", {F32: 32, F64: 64}.get(t.element, 64))
-        return -(-t.count * max(8, width) // 64) * 8
+        return int(-(-t.count * max(8, width) // 64) * 8)
     return 8
 
 

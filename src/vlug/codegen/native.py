@@ -121,7 +121,7 @@ def plan_array(steps: Sequence[Step], temp_bytes: int = 0) -> Any:
     for s in steps:
         flat += [s.address, ctypes.addressof(s.args), len(s.tensors), *s.tensors]
     array = (ctypes.c_int64 * len(flat))(*flat)
-    array.keep = [s.args for s in steps]
+    array.keep = [s.args for s in steps]  # type: ignore[attr-defined]  # any attribute will do
     return array
 
 

@@ -74,7 +74,7 @@ class Idx:
         return Idx(self.k, v, formula=combine("-", o, self))
 
     def __neg__(self) -> Idx:
-        return 0 - self  # type: ignore[return-value]
+        return 0 - self
 
     def __mul__(self, o: Any) -> Any:
         if isinstance(o, int):
@@ -293,15 +293,15 @@ class Var(Val):
         n = len(o.v) if isinstance(o, Val) else len(self.v)
         return Val(self.k, self.v[:n])
 
-    def __iadd__(self, o: Any) -> Var:  # type: ignore[misc]
+    def __iadd__(self, o: Any) -> Var:
         self.set(self._head(o) + o)
         return self
 
-    def __isub__(self, o: Any) -> Var:  # type: ignore[misc]
+    def __isub__(self, o: Any) -> Var:
         self.set(self._head(o) - o)
         return self
 
-    def __imul__(self, o: Any) -> Var:  # type: ignore[misc]
+    def __imul__(self, o: Any) -> Var:
         self.set(self._head(o) * o)
         return self
 
@@ -358,7 +358,7 @@ def minimum(a: Any, b: Any) -> Val:
 def _extreme(a: Any, b: Any, how: str) -> Val:
     if not isinstance(a, Val):
         a, b = b, a
-    k = a.k
+    k: Kernel = a.k
 
     def both(x: Any, y: Any) -> Any:
         if not is_float(x.type):

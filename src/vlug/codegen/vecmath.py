@@ -22,7 +22,8 @@ def exp(x: Val) -> Val:
     i = select(over | under | x.isnan(), 0.0, n).to("i32")
     half = _ashr1(i)
     y = y * ((half + 127) << 23).bits("f32") * ((i - half + 127) << 23).bits("f32")
-    return select(over, float("inf"), select(under, 0.0, y))
+    result: Val = select(over, float("inf"), select(under, 0.0, y))
+    return result
 
 
 def _ashr1(i: Val) -> Val:

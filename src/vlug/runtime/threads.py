@@ -98,9 +98,9 @@ def find_pool() -> Pool:
         return pool
     # intel-openmp puts its library there without a Python module of its own
     for root in (sys.prefix, sys.base_prefix):
-        path = Path(root) / "lib" / "libiomp5.so"
-        if path.exists():
-            pool = _from_library("intel-openmp", str(path))
+        library = Path(root) / "lib" / "libiomp5.so"
+        if library.exists():
+            pool = _from_library("intel-openmp", str(library))
             if pool:
                 return pool
     return Pool("no thread pool: one thread", "")

@@ -12,7 +12,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Guarded:
-    """Memory between two forbidden pages. `at="end"`: the last byte borders on the page behind; `at="start"`."""
+    """Memory between two forbidden pages; `at` says which one it borders on, "start" or "end"."""
 
     def __init__(self, nbytes: int, at: str = "end"):
         self.room = -(-max(nbytes, 1) // PAGE) * PAGE

@@ -43,7 +43,7 @@ def test_pointwise_reads_and_writes_only_its_elements(isa, by, tail, dtype):
         for at in ("start", "end"):
             x = copy(np.random.default_rng(n).standard_normal(n).astype(NUMPY[dtype]), at)
             y = empty(n, NUMPY[dtype], at)
-            call(axpy, isa, [x, y], dict(n=n, a=0.5), by=by, tail=tail, dtype=dtype)
+            call(axpy, isa, [x, y], {"n": n, "a": 0.5}, by=by, tail=tail, dtype=dtype)
             expected = (x.astype(np.float32) * np.float32(0.5) + 1).astype(NUMPY[dtype])
             np.testing.assert_array_equal(y.view(np.uint8), expected.view(np.uint8))
 
@@ -67,7 +67,7 @@ def interesting_floats():
 def test_stores_round_to_nearest_even_and_keep_nan(isa, dst):
     x = interesting_floats()
     y = empty(x.size, NUMPY[dst])
-    call(convert, isa, [x, y], dict(n=x.size), src="f32", dst=dst)
+    call(convert, isa, [x, y], {"n": x.size}, src="f32", dst=dst)
     with np.errstate(over="ignore", invalid="ignore"):
         expected = x.astype(NUMPY[dst])
     nan = np.isnan(x)
@@ -79,7 +79,7 @@ def test_stores_round_to_nearest_even_and_keep_nan(isa, dst):
 def test_loads_widen_every_value(isa, src):
     x = np.arange(1 << 16, dtype=np.uint16).view(NUMPY[src])
     y = empty(x.size, np.float32)
-    call(convert, isa, [x, y], dict(n=x.size), src=src, dst="f32")
+    call(convert, isa, [x, y], {"n": x.size}, src=src, dst="f32")
     np.testing.assert_array_equal(y, x.astype(np.float32))
 
 
@@ -91,7 +91,7 @@ def test_conversions(isa, src, dst):
         values = np.random.default_rng(3).integers(0, 100, n)
         x = copy((values % 2 if src == "bool" else values).astype(NUMPY[src]))
         y = empty(n, NUMPY[dst])
-        call(convert, isa, [x, y], dict(n=n), src=src, dst=dst)
+        call(convert, isa, [x, y], {"n": n}, src=src, dst=dst)
         np.testing.assert_array_equal(y, x.astype(NUMPY[dst]))
 
 
@@ -106,15 +106,16 @@ def strided(k: Kernel, step=0, out=1):
 @pytest.mark.parametrize("step", [0, 2, 3, -1, 5])
 @pytest.mark.parametrize("out", [1, 3])
 def test_strided_access(isa, step, out):
-    """Run-time stride (0), by shuffles (2), backwards, gathers and scatters; nothing past the last element."""
+    """Run-time stride (0), shuffles (2), backwards, gathers, scatters; nothing past the last element."""
     for n in (1, 7, 16, 17, 40, 64):
         s = step or 4
         size = (n - 1) * abs(s) + 1
-        buf = copy(np.random.default_rng(1).standard_normal(size).astype(np.float32), "end" if s > 0 else "start")
+        values = np.random.default_rng(1).standard_normal(size).astype(np.float32)
+        buf = copy(values, "end" if s > 0 else "start")
         x = buf[:: s] if s > 0 else buf[::-1]
         outer = empty((n - 1) * out + 1, np.float32)
         program = jit.compiled(strided, isa, step=step, out=out)
-        native.call(program, [x.ctypes.data, outer.ctypes.data], dict(n=n, step=s))
+        native.call(program, [x.ctypes.data, outer.ctypes.data], {"n": n, "step": s})
         np.testing.assert_array_equal(outer[::out], x)
         assert np.isnan(np.delete(outer, np.arange(n) * out)).all()
 
@@ -131,7 +132,7 @@ def every_second(k: Kernel):
 def test_lanes_times_two(isa):
     for n in (1, 8, 16, 19, 64):
         x, y = copy(np.arange(2 * n, dtype=np.float32)), empty(n, np.float32)
-        call(every_second, isa, [x, y], dict(n=n))
+        call(every_second, isa, [x, y], {"n": n})
         np.testing.assert_array_equal(y, x[1::2])
 
 
@@ -154,7 +155,7 @@ def test_scalar_variables_and_int64(isa):
     x[2, 5] = x[3, 0] = x[3, 32] = np.nan
     x[4] = np.inf
     y, where = empty(9, np.float32), empty(9, np.int64)
-    call(argmax, isa, [x, y, where], dict(M=9, N=33))
+    call(argmax, isa, [x, y, where], {"M": 9, "N": 33})
     np.testing.assert_array_equal(y, x.max(1))
     assert where[2] == 5
     assert where[3] == 32  # torch keeps the last NaN
@@ -174,7 +175,7 @@ def test_maximum_and_minimum_keep_nan(isa):
     pool = np.array([np.nan, -np.inf, -1, -0.0, 0.0, 2, np.inf], np.float32)
     a, b = (np.ascontiguousarray(v.reshape(-1)) for v in np.meshgrid(pool, pool))
     out = [empty(a.size, np.float32) for _ in range(3)]
-    call(extremes, isa, [a, b, *out], dict(n=a.size))
+    call(extremes, isa, [a, b, *out], {"n": a.size})
     np.testing.assert_array_equal(out[0], np.maximum(a, b))
     np.testing.assert_array_equal(out[1], np.minimum(a, b))
     np.testing.assert_array_equal(out[2], np.maximum(a, 0))
@@ -184,7 +185,8 @@ def reductions(k: Kernel, by=4, tail="loop"):
     n = k.size("n")
     x, out = k.view(n), k.view(6)
     for _ in k.parallel(1):
-        total, top, low = k.var(k.zeros(by)), k.var(k.full(float("-inf"), by)), k.var(k.full(float("inf"), by))
+        total, top = k.var(k.zeros(by)), k.var(k.full(float("-inf"), by))
+        low = k.var(k.full(float("inf"), by))
         negative, all_small = k.var(k.zeros(1)), k.var(k.full(1.0))
         for i in k.vectors(n, by=by, tail=tail):
             total += x.load(i, other=0.0)
@@ -204,10 +206,10 @@ def test_reductions(isa, tail):
     for n in SIZES[1:]:
         x = copy(np.random.default_rng(n).integers(-50, 50, n).astype(np.float32))
         out = empty(6, np.float32)
-        call(reductions, isa, [x, out], dict(n=n), tail=tail)
+        call(reductions, isa, [x, out], {"n": n}, tail=tail)
         assert out.tolist() == [x.sum(), x.max(), x.min(), float((x < 0).any()), 1.0, 3 * n - 1]
     x[0] = np.nan
-    call(reductions, isa, [x, out], dict(n=n), tail=tail)
+    call(reductions, isa, [x, out], {"n": n}, tail=tail)
     assert np.isnan(out[:3]).all()
 
 
@@ -240,10 +242,10 @@ def branches(k: Kernel):
 def test_branches(isa):
     for n in (0, 1, 3, 5, 6, 10, 13):
         y = empty(8, np.float32)
-        call(branches, isa, [y], dict(n=n))
+        call(branches, isa, [y], {"n": n})
         b = 2.0 if n == 3 else 3.0
-        expected = [1.0 if n > 5 else 10.0, b, b, b + 1, n * 2 if n < 4 else n - 1, (n - 10) // 4, (n - 10) // 3,
-                    max(min(n, 4), 2)]
+        expected = [1.0 if n > 5 else 10.0, b, b, b + 1, n * 2 if n < 4 else n - 1, (n - 10) // 4,
+                    (n - 10) // 3, max(min(n, 4), 2)]
         assert y.tolist() == expected
 
 
@@ -278,13 +280,13 @@ def test_workspace_and_several_regions(isa, threads):
         for M, N in ((1, 1), (3, 17), (21, 50), (40, 3)):
             x = np.random.default_rng(M).integers(-9, 9, (M, N)).astype(np.float32)
             y = empty(N, np.float32)
-            call(two_regions, isa, [copy(x), y], dict(M=M, N=N))
+            call(two_regions, isa, [copy(x), y], {"M": M, "N": N})
             np.testing.assert_array_equal(y, x.sum(0))
 
 
 def test_workspace_sizes_follow_from_the_arguments(isa):
     p = jit.compiled(two_regions, isa)
-    values = dict(M=21, N=1000)
+    values = {"M": 21, "N": 1000}
     assert p.shared_bytes(values) % 4096 == 0
     assert 6 * 1000 * 4 <= p.shared_bytes(values) <= 6 * 1000 * 4 + 8192
     assert 4000 <= p.part_bytes(values) <= 8192
@@ -304,12 +306,12 @@ def test_error_codes(isa):
     from vlug.errors import ExecutionError
 
     y = np.zeros(101, np.float32)
-    call(fails, isa, [y], dict(n=50))
+    call(fails, isa, [y], {"n": 50})
     assert y.sum() == 50
     with pytest.raises(ExecutionError, match="code 8"):
-        call(fails, isa, [y], dict(n=60))
+        call(fails, isa, [y], {"n": 60})
     with pytest.raises(ExecutionError, match="code 7"):
-        call(fails, isa, [y], dict(n=101))
+        call(fails, isa, [y], {"n": 101})
 
 
 def table(k: Kernel):
@@ -327,7 +329,7 @@ def table(k: Kernel):
 def test_offset_table(isa):
     buf, off, n = np.arange(200, dtype=np.float32), np.array([0, 5, 40], np.int64), 77
     y = empty(n, np.float32)
-    call(table, isa, [buf, off, y], dict(n=n, T=3))
+    call(table, isa, [buf, off, y], {"n": n, "T": 3})
     np.testing.assert_array_equal(y, sum(buf[o : o + n] for o in off))
 
 
@@ -364,7 +366,7 @@ def test_offsets_past_two_to_the_31(isa):
     for i in range(3):
         x[i * stride + 1] = i + 5
     y = empty(3, np.float32)
-    call(far, isa, [x, y], dict(n=3, stride=stride))
+    call(far, isa, [x, y], {"n": 3, "stride": stride})
     assert y.tolist() == [5, 6, 7]
 
 
@@ -378,7 +380,7 @@ def streamed(k: Kernel):
 def test_streaming_stores(isa):
     n = isa.lanes * 37
     x, y = np.arange(n, dtype=np.float32), empty(n, np.float32)
-    call(streamed, isa, [x, y], dict(n=n))
+    call(streamed, isa, [x, y], {"n": n})
     np.testing.assert_array_equal(y, x)
     text = jit.assembly(jit.generate(streamed, isa), isa)
     assert "vmovntps" in text
@@ -416,7 +418,8 @@ def test_misuse_is_refused():
         for _ in k.parallel(1):
             k.scratch(t[0].idx())
 
-    for build, message in ((leaves, "break"), (nested, "nest"), (escapes, "outside"), (guesses, "follow from sizes")):
+    wrong = ((leaves, "break"), (nested, "nest"), (escapes, "outside"), (guesses, "follow from sizes"))
+    for build, message in wrong:
         with pytest.raises((RuntimeError, ValueError), match=message):
             jit.generate(build, AVX2)
     with pytest.raises(IndexError, match="2 indices"):

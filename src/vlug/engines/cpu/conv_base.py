@@ -1,0 +1,250 @@
+"""What the convolution engines share: the graphs they take, and a convolution as taps on shifted planes.
+
+Every direction is one sum over reduction channels and taps,
+    dst[n, o, i · out_step + a] = Σ_c Σ_tap src[n, c, i · in_step + offset(tap, a)] · w[o, c, tap],
+for each output phase a (one in fprop; stride many in dgrad, each with its own taps and in_step 1).
+The reduction runs over c, then taps in order, whatever the blocking: so blocking never changes a bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vlug.tensor import Tensor
+
+if TYPE_CHECKING:
+    from vlug.graph import Graph
+
+__all__ = ["Axis", "Conv", "ConvGraph", "conv_graph", "parse"]
+
+#: Element types that the CPU convolutions compute in fp32.
+DTYPES = ("f32", "bf16", "f16")
+
+
+@dataclass(frozen=True)
+class ConvGraph:
+    """The graph that a convolution engine takes: one convolution and what follows it in place.
+
+    src, w, dst: tensors; bias: the tensor added by channel, or None; relu: whether the result is clipped at 0.
+    """
+
+    op: Any
+    direction: str
+    src: Tensor
+    w: Tensor
+    dst: Tensor
+    bias: Tensor | None
+    relu: bool
+
+    @property
+    def operands(self) -> tuple[str | None, ...]:
+        return (self.src.name, self.w.name, self.dst.name, self.bias.name if self.bias is not None else None)
+
+
+def parse(graph: Graph, directions: Sequence[str] = ("fprop", "dgrad")) -> ConvGraph | str:
+    """The graph as a convolution with bias and ReLU behind it, or why it is none (a sentence)."""
+    first, *rest = graph.nodes
+    direction = first.op.name.removeprefix("conv_")
+    if direction not in directions or not first.op.name.startswith("conv_"):
+        wanted = " or ".join(f"conv_{d}" for d in directions)
+        return f"the graph begins with {first.op.name}, not with {wanted}"
+    ins = [graph.tensors[n] for n in first.inputs if n is not None]
+    dst, bias, relu = graph.tensors[first.outputs[0] or ""], None, False
+    for node in rest:
+        if direction != "fprop":
+            return f"{node.op.name} follows conv_{direction}, which is taken only alone"
+        if relu or node.op.name not in ("bias", "relu") or (node.op.name == "bias" and bias is not None):
+            return f"{node.op.name} follows where only a bias and then a ReLU may"
+        if node.inputs[0] != dst.name or any(t.name == dst.name for t in graph.outputs):
+            return f"the input of {node.op.name} is not just the result before it"
+        if node.op.name == "bias":
+            if getattr(node.op, "axis", 1) != 1:
+                return "the bias is not along the channels"
+            bias = graph.tensors[node.inputs[1] or ""]
+        else:
+            if node.op != type(node.op)():
+                return "the ReLU has a slope or a clip of its own"
+            relu = True
+        dst = graph.tensors[node.outputs[0] or ""]
+    src, w = ins[:2]
+    if src.rank != 4:
+        return f"{src.rank - 2} spatial dimensions where this engine has 2"
+    for t in (src, w, dst, bias):
+        if t is not None and (t.dtype.name not in DTYPES or t.dtype != src.dtype):
+            return f"{t.name} is {t.dtype}: this engine takes {', '.join(DTYPES)}, the same for all tensors"
+    if dst.overlaps:
+        return f"elements of {dst.name} share memory"
+    return ConvGraph(first.op, direction, src, w, dst, bias, relu)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial dimension: which source positions each output position reads.
+
+    phases[a] = ((tap, offset), …): output i · out_step + a reads source i · in_step + offset through that tap.
+    count = positions i, the most over phases.
+    """
+
+    source: int
+    size: int
+    in_step: int
+    out_step: int
+    phases: tuple[tuple[tuple[int, int], ...], ...]
+
+    @classmethod
+    def of(cls, direction: str, source: int, size: int, taps: int, pad: int, stride: int, dilation: int) -> Axis:
+        if direction == "fprop":
+            return cls(source, size, stride, 1, (tuple((r, r * dilation - pad) for r in range(taps)),))
+        phases = []
+        for a in range(min(stride, max(size, 1))):
+            # dx[h] takes dy[p] through tap r where h + pad - r · dilation = p · stride
+            reach = [(r, a + pad - r * dilation) for r in range(taps)]
+            phases.append(tuple((r, d // stride) for r, d in reach if d % stride == 0))
+        return cls(source, size, 1, stride, tuple(phases))
+
+    @property
+    def count(self) -> int:
+        return -(-self.size // self.out_step)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [o for phase in self.phases for _, o in phase] or [0]
+
+    @property
+    def planes(self) -> list[int]:
+        """Residues of source positions that are read, modulo in_step: each becomes a packed plane."""
+        return sorted({o % self.in_step for o in self.offsets})
+
+    @property
+    def low(self) -> int:
+        """Least offset in units of in_step."""
+        return min(o // self.in_step for o in self.offsets)
+
+    @property
+    def high(self) -> int:
+        return max(o // self.in_step for o in self.offsets)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution's sizes in the terms of the kernels (see the file's first lines); strides in elements.
+
+    C, K: reduction and output channels of a group. w strides: of output channel, reduction channel, tap row,
+    tap column, group.
+    """
+
+    N: int
+    G: int
+    C: int
+    K: int
+    rows: Axis
+    cols: Axis
+    src: tuple[int, int, int, int]
+    dst: tuple[int, int, int, int]
+    w: tuple[int, int, int, int, int]
+    bias: int
+    dtype: str
+
+    @classmethod
+    def of(cls, g: ConvGraph) -> Conv:
+        op, (src, w, dst) = g.op, (t.normalised for t in (g.src, g.w, g.dst))
+        axes = [
+            Axis.of(g.direction, src.dim[2 + i], dst.dim[2 + i], w.dim[2 + i], op.pre_padding[i], op.stride[i],
+                    op.dilation[i])
+            for i in (0, 1)
+        ]
+        G = op.groups
+        sk, sc, sr, ss = w.stride
+        out, red = (w.dim[0] // G, w.dim[1]) if g.direction == "fprop" else (w.dim[1], w.dim[0] // G)
+        so, sd = (sk, sc) if g.direction == "fprop" else (sc, sk)
+        bias = 0 if g.bias is None else g.bias.normalised.stride[0]
+        return cls(src.dim[0], G, red, out, axes[0], axes[1], _four(src.stride), _four(dst.stride),
+                   (so, sd, sr, ss, sk * (w.dim[0] // G)), bias, src.dtype.name)  # fmt: skip
+
+    @property
+    def taps(self) -> int:
+        """Taps over all output phases."""
+        return sum(map(len, self.rows.phases)) * sum(map(len, self.cols.phases))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return 0 in (self.N, self.G, self.K, self.rows.size, self.cols.size)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.N * self.G * self.K * self.C * self.taps * self.rows.count * self.cols.count
+
+
+def _four(s: Sequence[int]) -> tuple[int, int, int, int]:
+    a, b, c, d = s
+    return a, b, c, d
+
+
+@dataclass(frozen=True)
+class Planes:
+    """How a band of source rows lies in scratch: flat zero-padded planes in which a tap is a constant offset.
+
+    A plane holds `rows` rows of `images` images side by side, `pitch` elements a row, `width` an image:
+    its columns [first, first + valid) and at least as many zeros as any tap reaches beyond, shared between
+    neighbours. Output (i, image, j) is flat position i · pitch + image · width + j.
+    """
+
+    images: int
+    band: int
+    rows: int
+    width: int
+    first: int
+    valid: int
+    lead: int
+    plane: int
+    channel: int
+
+    @classmethod
+    def of(cls, c: Conv, band: int, images: int, slack: int, flat: bool = True) -> Planes:
+        cols, rows = c.cols, c.rows
+        end = cols.count + cols.high
+        first = min(max(0, cols.low), end)
+        last = min(max(-(-cols.source // cols.in_step), first), max(end, first))
+        left, right = max(0, first - cols.low), max(0, end - last)
+        width = max(last - first + max(left, right), cols.count)
+        n = band + rows.high - rows.low
+        plane = left + n * width * images + right + slack
+        channel = plane * len(rows.planes) * len(cols.planes)
+        channel = -(-channel // 16) * 16
+        if channel % 256 == 0 or channel % 1024 < 48:
+            channel += 48  # whole multiples of a page would fall into the same cache sets
+        return cls(images, band, n, width, first, last - first, left, plane, channel)
+
+    @property
+    def pitch(self) -> int:
+        return self.images * self.width
+
+    def taps(self, c: Conv) -> list[list[tuple[int, int]]]:
+        """For each output phase its taps: (offset in the packed planes, offset in the weights)."""
+        out = []
+        for row_taps in c.rows.phases:
+            for col_taps in c.cols.phases:
+                phase = []
+                for r, dr in row_taps:
+                    for s, ds in col_taps:
+                        plane = c.rows.planes.index(dr % c.rows.in_step) * len(c.cols.planes)
+                        plane += c.cols.planes.index(ds % c.cols.in_step)
+                        at = self.lead + (dr // c.rows.in_step - c.rows.low) * self.pitch
+                        at += ds // c.cols.in_step - self.first
+                        phase.append((plane * self.plane + at, r * c.w[2] + s * c.w[3]))
+                out.append(phase)
+        return out
+
+
+def round_up(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def divide(n: int, limit: int) -> int:
+    """Size of equal-ish pieces of n that are at most `limit` long."""
+    limit = max(1, limit)
+    return math.ceil(n / math.ceil(n / limit)) if n else 1

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vlug.engines.base import NativeProgram
 from vlug.tensor import Tensor
 
 if TYPE_CHECKING:
+    from vlug.codegen.jit import Compiled
     from vlug.graph import Graph
 
 __all__ = ["Axis", "Conv", "ConvGraph", "conv_graph", "parse"]
@@ -238,6 +240,38 @@ class Planes:
                         phase.append((plane * self.plane + at, r * c.w[2] + s * c.w[3]))
                 out.append(phase)
         return out
+
+
+def step_class(step: int, stride: int) -> int:
+    """Elements between columns that are read one after another: 1 or 2 as a constant, else 0 (from args)."""
+    return step if stride == 1 and step <= 2 else 0
+
+
+def program(kernel: Compiled, g: ConvGraph, c: Conv, planes: Planes, more: dict[str, int]) -> NativeProgram:
+    """A compiled kernel of this family bound to a convolution: named arguments, then the lists of taps."""
+    taps = planes.taps(c)
+    before = [0]
+    for phase in taps:
+        before.append(before[-1] + len(phase))
+    every = [t for phase in taps for t in phase]
+    lists = [*before, *(x for x, _ in every), *(w for _, w in every), *c.rows.planes, *c.cols.planes]
+    names = ("n", "c", "y", "x")
+    values: dict[str, int | float] = {
+        "N": c.N, "G": c.G, "C": c.C, "K": c.K,
+        "src_h": c.rows.source, "src_w": c.cols.source, "dst_h": c.rows.size, "dst_w": c.cols.size,
+        "row_step": c.rows.in_step, "col_step": c.cols.in_step,
+        "row_out": c.rows.out_step, "col_out": c.cols.out_step,
+        "row_phases": len(c.rows.phases), "col_phases": len(c.cols.phases), "taps": len(every),
+        "row_planes": len(c.rows.planes), "col_planes": len(c.cols.planes), "low": c.rows.low,
+        **{f"src_{n}": s for n, s in zip(names, c.src)}, **{f"dst_{n}": s for n, s in zip(names, c.dst)},
+        "w_o": c.w[0], "w_c": c.w[1], "w_g": c.w[4], "bias": c.bias,
+        "images": planes.images, "band": planes.band, "band_rows": planes.rows, "width": planes.width,
+        "first": planes.first, "valid": planes.valid, "lead": planes.lead, "plane": planes.plane,
+        "channel": planes.channel, "lists": len(kernel.arg_names), **more,
+    }  # fmt: skip
+    return NativeProgram(
+        kernel.address, g.operands, (*kernel.args(values), *lists), kernel.shared_bytes(values),
+        kernel.part_bytes(values), (kernel.name,), kernel)  # fmt: skip
 
 
 def round_up(n: int, to: int) -> int:

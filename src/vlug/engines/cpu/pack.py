@@ -1,0 +1,81 @@
+"""Lists of taps behind a program's arguments, offsets of the reduction's elements, packed weight panels."""
+
+from __future__ import annotations
+
+from vlug.codegen.ir import Idx, Int, Kernel, View
+
+__all__ = ["Lists", "pack_panel", "pack_weights", "tables"]
+
+
+class Lists:
+    """What stands behind the named arguments of a convolution; written by `conv_base.Planes.lists`.
+
+    before(phase): taps of all phases before this one. plane(t), weight(t): offset of a tap in the packed planes
+    and in the weights. row(i), col(i): residue of the i-th plane in either dimension.
+    """
+
+    def __init__(self, k: Kernel, phases: Int, taps: Int, row_planes: Int):
+        self.view, self.at = View(k, k.main.args[1], (1,), dtype="i64"), k.size("lists")
+        self.planes = self.at + phases + 1
+        self.weights = self.planes + taps
+        self.rows = self.weights + taps
+        self.cols = self.rows + row_planes
+
+    def before(self, phase: Int) -> Idx: return self.view[self.at + phase].idx()
+    def plane(self, t: Int) -> Idx: return self.view[self.planes + t].idx()
+    def weight(self, t: Int) -> Idx: return self.view[self.weights + t].idx()
+    def row(self, i: Int) -> Idx: return self.view[self.rows + i].idx()
+    def col(self, i: Int) -> Idx: return self.view[self.cols + i].idx()
+
+
+def tables(k: Kernel, lists: Lists, phases: Int, taps: Int, c_block: Int, channel: Int, w_c: Int) -> tuple[View, View]:
+    """Offsets of (c, tap) in the packed planes and in the weights; phase by phase, tap fastest."""
+    x_table, w_table = k.shared(c_block * taps, dtype="i64"), k.shared(c_block * taps, dtype="i64")
+    for phase in k.range(phases):
+        t0, t1 = lists.before(phase), lists.before(phase + 1)
+        for c in k.range(c_block):
+            for t in k.range(t1 - t0):
+                at = c_block * t0 + c * (t1 - t0) + t
+                x_table[at] = k.to_int(c * channel + lists.plane(t0 + t))
+                w_table[at] = k.to_int(c * w_c + lists.weight(t0 + t))
+    return x_table, w_table
+
+
+def pack_weights(k: Kernel, w: View, lists: Lists, table: View, sizes: tuple[Int, ...], width: int) -> View:
+    """Weights of dims (group, output, offset) as panels [group, panel][channel block][phase][c, tap][width].
+
+    sizes: G, C, K, channel block, phases, taps, stride of a channel in w, parts.
+    """
+    G, C, K, c_block, phases, taps, w_c, parts = sizes
+    panels = k.ceil_div(K, width)
+    wp = k.shared(G * panels, C * taps, width)
+    n = k.min(parts, G * panels)
+    per = k.ceil_div(G * panels, n)
+    for lo, hi in k.chunk(n):
+        for u in k.range(lo * per, k.min(hi * per, G * panels)):
+            g, o = u // panels, u % panels * width
+            for c0, c1 in k.blocks(C, c_block):
+                for phase in k.range(phases):
+                    t0, t1 = lists.before(phase), lists.before(phase + 1)
+                    n_l = (c1 - c0) * (t1 - t0)
+                    panel = View(k, wp.addr(u, c0 * taps + (c1 - c0) * t0, 0), (n_l, width), (width, 1))
+                    source = View(k, w.addr(g, o, c0 * w_c), (1,), dtype=w.elem.name)
+                    pack_panel(k, source, panel, width, K - o, w.strides[1], n_l, View(k, table.addr(c_block * t0), (1,), dtype="i64"))
+    return wp
+
+
+def pack_panel(k: Kernel, w: View, panel: View, width: int, count: Int, stride: Idx, length: Int,
+               column: View) -> None:  # fmt: skip
+    """panel[l, i] = w[column[l] + i · stride] for i < count, 0 for count <= i < width, over l < length.
+
+    w: a flat view that begins at the panel's first output channel; column: offset of each element of the
+    reduction; panel: dims (length, width).
+    """
+    V = k.V
+    for near in k.either(stride.eq(1)):
+        rows = View(k, w.ptr, (1, 1), (1, 1 if near else stride), w.elem.name)
+        for l in k.range(length):
+            at = column[l].idx()
+            for j in range(0, width, V):
+                part = min(V, width - j)
+                panel[l, k.first(j, part)] = rows[at, k.first(j, k.min(k.max(count - j, 0), part))]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vlug.codegen.jit import Compiled
     from vlug.graph import Graph
 
-__all__ = ["Axis", "Conv", "ConvGraph", "conv_graph", "parse"]
+__all__ = ["Axis", "Conv", "ConvGraph", "Planes", "divide", "parse", "program", "round_up", "step_class"]
 
 #: Element types that the CPU convolutions compute in fp32.
 DTYPES = ("f32", "bf16", "f16")
@@ -30,7 +30,7 @@ DTYPES = ("f32", "bf16", "f16")
 class ConvGraph:
     """The graph that a convolution engine takes: one convolution and what follows it in place.
 
-    src, w, dst: tensors; bias: the tensor added by channel, or None; relu: whether the result is clipped at 0.
+    src, w, dst: tensors; bias: the one added by channel, or None; relu: whether the result is clipped at 0.
     """
 
     op: Any
@@ -86,7 +86,7 @@ def parse(graph: Graph, directions: Sequence[str] = ("fprop", "dgrad")) -> ConvG
 class Axis:
     """One spatial dimension: which source positions each output position reads.
 
-    phases[a] = ((tap, offset), …): output i · out_step + a reads source i · in_step + offset through that tap.
+    phases[a] = ((tap, offset), …): output i · out_step + a reads source i · in_step + offset by that tap.
     count = positions i, the most over phases.
     """
 
@@ -97,7 +97,9 @@ class Axis:
     phases: tuple[tuple[tuple[int, int], ...], ...]
 
     @classmethod
-    def of(cls, direction: str, source: int, size: int, taps: int, pad: int, stride: int, dilation: int) -> Axis:
+    def of(
+        cls, direction: str, source: int, size: int, taps: int, pad: int, stride: int, dilation: int
+    ) -> Axis:
         if direction == "fprop":
             return cls(source, size, stride, 1, (tuple((r, r * dilation - pad) for r in range(taps)),))
         phases = []
@@ -154,10 +156,10 @@ class Conv:
     def of(cls, g: ConvGraph) -> Conv:
         op, (src, w, dst) = g.op, (t.normalised for t in (g.src, g.w, g.dst))
         axes = [
-            Axis.of(g.direction, src.dim[2 + i], dst.dim[2 + i], w.dim[2 + i], op.pre_padding[i], op.stride[i],
-                    op.dilation[i])
+            Axis.of(g.direction, src.dim[2 + i], dst.dim[2 + i], w.dim[2 + i], op.pre_padding[i],
+                    op.stride[i], op.dilation[i])
             for i in (0, 1)
-        ]
+        ]  # fmt: skip
         G = op.groups
         sk, sc, sr, ss = w.stride
         out, red = (w.dim[0] // G, w.dim[1]) if g.direction == "fprop" else (w.dim[1], w.dim[0] // G)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from vlug.codegen import isa as isas
 from vlug.codegen.ir import Int, Kernel, Val, View, maximum, shuffle
 from vlug.codegen.jit import compiled
-from vlug.codegen.tile import product
 from vlug.engines.base import Engine, EngineConfig, NativeProgram
 from vlug.engines.cpu.conv_base import Conv, Planes, divide, parse, program, round_up, step_class
-from vlug.engines.cpu.pack import Lists, pack_weights, tables
+from vlug.engines.cpu.pack import Lists, pack_weights, table_sum, tables
 from vlug.graph import Graph
 
 if TYPE_CHECKING:
@@ -63,7 +62,8 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
                         inside = (h >= 0) & (h < src_h) & (n0 + image < N)
                         for pc in k.range(col_planes):
                             residue = lists.col(pc)
-                            to = c * channel + (pr * col_planes + pc) * plane + lead + r * pitch + image * width
+                            to = c * channel + (pr * col_planes + pc) * plane
+                            to = to + lead + r * pitch + image * width
                             whole = k.ceil_div(k.max(src_w - residue, 0), col_step)
                             here = k.min(valid, k.max(whole - first, 0))
                             for reads in k.either(inside):
@@ -130,8 +130,7 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
                             with k.unless(k.compare("==", c0, 0)):
                                 for i, s in enumerate(acc):
                                     s.set(out[phase, kb * MR + i, q])
-                            product(k, acc, (0, length), lambda i, l: panel[l, i],
-                                    lambda l: here[lanes + table[l].idx()], unroll=2)  # fmt: skip
+                            table_sum(k, acc, panel, here, lanes, table, length)
                             for i, s in enumerate(acc):
                                 out[phase, kb * MR + i, q] = s
             write(out, n0, i0, o0, g * K, count)
@@ -159,7 +158,7 @@ class ConvNCHW(Engine):
         return 0.6
 
     def knobs(self, graph: Graph, device: CpuDevice) -> dict[str, tuple[int, ...]]:
-        """c_block: channels packed at once; band: output rows; images: side by side; k_chunk: output channels."""
+        """c_block: channels packed at once; band, images, k_chunk: rows, images, channels of a unit."""
         g = parse(graph)
         if isinstance(g, str):
             return {}

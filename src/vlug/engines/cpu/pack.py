@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from vlug.codegen.ir import Idx, Int, Kernel, View
+from collections.abc import Sequence
 
-__all__ = ["Lists", "pack_panel", "pack_weights", "tables"]
+from vlug.codegen.ir import Idx, Int, Kernel, Lanes, Var, View
+from vlug.codegen.tile import product
+
+__all__ = ["Lists", "pack_panel", "pack_weights", "table_sum", "tables"]
 
 
 class Lists:
     """What stands behind the named arguments of a convolution; written by `conv_base.Planes.lists`.
 
-    before(phase): taps of all phases before this one. plane(t), weight(t): offset of a tap in the packed planes
-    and in the weights. row(i), col(i): residue of the i-th plane in either dimension.
+    before(phase): taps of all phases before this one. plane(t), weight(t): offset of a tap in the packed
+    planes and in the weights. row(i), col(i): residue of the i-th plane in either dimension.
     """
 
     def __init__(self, k: Kernel, phases: Int, taps: Int, row_planes: Int):
@@ -28,7 +31,9 @@ class Lists:
     def col(self, i: Int) -> Idx: return self.view[self.cols + i].idx()
 
 
-def tables(k: Kernel, lists: Lists, phases: Int, taps: Int, c_block: Int, channel: Int, w_c: Int) -> tuple[View, View]:
+def tables(
+    k: Kernel, lists: Lists, phases: Int, taps: Int, c_block: Int, channel: Int, w_c: Int
+) -> tuple[View, View]:
     """Offsets of (c, tap) in the packed planes and in the weights; phase by phase, tap fastest."""
     x_table, w_table = k.shared(c_block * taps, dtype="i64"), k.shared(c_block * taps, dtype="i64")
     for phase in k.range(phases):
@@ -60,8 +65,16 @@ def pack_weights(k: Kernel, w: View, lists: Lists, table: View, sizes: tuple[Int
                     n_l = (c1 - c0) * (t1 - t0)
                     panel = View(k, wp.addr(u, c0 * taps + (c1 - c0) * t0, 0), (n_l, width), (width, 1))
                     source = View(k, w.addr(g, o, c0 * w_c), (1,), dtype=w.elem.name)
-                    pack_panel(k, source, panel, width, K - o, w.strides[1], n_l, View(k, table.addr(c_block * t0), (1,), dtype="i64"))
+                    columns = View(k, table.addr(c_block * t0), (1,), dtype="i64")
+                    pack_panel(k, source, panel, width, K - o, w.strides[1], n_l, columns)
     return wp
+
+
+def table_sum(
+    k: Kernel, acc: Sequence[Var], panel: View, source: View, lanes: Lanes, table: View, length: Int
+) -> None:
+    """acc[i] += panel[l, i] · source[lanes + table[l]] over l < length: the whole reduction is one loop."""
+    product(k, acc, (0, length), lambda i, l: panel[l, i], lambda l: source[lanes + table[l].idx()], unroll=2)
 
 
 def pack_panel(k: Kernel, w: View, panel: View, width: int, count: Int, stride: Idx, length: Int,

@@ -97,7 +97,8 @@ def test_vjp_agrees_with_finite_differences(line: str) -> None:
 
     def loss(point: dict[str, np.ndarray]) -> float:
         out = evaluate(g, {n: point[n] for n in point if n in g.tensors})
-        return sum(float((out[y] * at[dy]).sum()) for y, dy in pairs)
+        finite = {y: np.where(np.isneginf(out[y]), 0, out[y]) for y, _ in pairs}  # windows that reach nothing
+        return sum(float((finite[y] * at[dy]).sum()) for y, dy in pairs)
 
     checked = 0
     for name, d in zip(node.inputs, dins):
@@ -146,6 +147,25 @@ WRONG = [
     ("add a=2x3 b=2x4", ShapeError, "do not broadcast"),
     ("relu x=2x3 upper_clip=-1.0", ShapeError, "upper_clip -1.0 must be"),
     ("relu_backward dy=2x3 x=3x2", ShapeError, "must have the same dims"),
+    ("max_pool x=1x1x2x2 window=2 pad=2", ShapeError, "pad 2 must be at most half the window's extent 2"),
+    ("max_pool x=1x1x4x4", BadInput, "attribute window is required"),
+    ("max_pool x=4x4 window=2", ShapeError, "must have 3 dimensions or more"),
+    ("max_pool x=1x1x2x2 window=5", ShapeError, "a window of 5"),
+    ("max_pool_backward dy=1x1x2x2 index=1x1x2x2:f32 window=2 size=4", ShapeError, "index is f32"),
+    ("max_pool_backward dy=1x1x2x2 index=1x1x2x2:i64 window=2 size=8", ShapeError, "gives dy spatial dims"),
+    ("avg_pool x=1x1x4x4 window=2 divisor=-1", ShapeError, "divisor -1 must be 0"),
+    ("batchnorm x=2x3x4x4 scale=4", ShapeError, r"scale \(4,\) must be \(3,\)"),
+    ("batchnorm x=2x3x4x4 running_mean=3", ShapeError, "must be given together"),
+    ("batchnorm x=2x3 scale=3:i64", DTypeError, "scale is i64"),
+    ("batchnorm x=2x3 -> y, mean, inv_std, a, b", BadInput, "next_running_mean does not exist"),
+    ("batchnorm x=2x3 -> y, _, inv_std", BadInput, "output mean cannot be left out"),
+    ("batchnorm_backward dy=2x3 x=2x4 mean=4 inv_std=4", ShapeError, "must have the same dims"),
+    ("softmax x=2x3 axis=2", ShapeError, "axis 2 is out of range"),
+    ("softmax_backward dy=2x3 y=3x2", ShapeError, "must have the dims of dy"),
+    ("cross_entropy x=2x3 target=3:i64", ShapeError, r"target \(3,\) must be \(2,\)"),
+    ("cross_entropy x=2x3 target=2:f32", DTypeError, "target is f32, allowed is i64"),
+    ("cross_entropy x=2x3 target=2:i64 reduction=max", ShapeError, "reduction 'max' must be one of"),
+    ("cross_entropy x=2x3 target=2:i64 label_smoothing=2.0", ShapeError, "must be from 0 to 1"),
     ("reduction x=2x3 axes=2", ShapeError, "axis 2 is out of range"),
     ("reduction x=2x3 axes=0x0", ShapeError, "name a dimension twice"),
     ("reduction x=2x3 mode=max", ShapeError, "mode 'max' must be add or mean"),
@@ -170,3 +190,89 @@ def test_conv_agrees_with_a_direct_sum() -> None:
             if 0 <= h < 5 and 0 <= v < 6:
                 want[n, k, p, q] += x[n, k // 3 * 2 + c, h, v] * w[k, c, r, s]
     np.testing.assert_allclose(y, want, rtol=0, atol=1e-12)
+
+
+# --- against PyTorch, where it is installed: an independent reading of the same definitions ---
+def reference(line: str, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    return evaluate(Graph.parse(line), inputs)
+
+
+POOLS = [line for line in SAMPLES if line.startswith(("max_pool x", "avg_pool x")) and " post=" not in line]
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("line", POOLS)
+def test_pooling_means_what_pytorch_means(line: str) -> None:
+    torch = pytest.importorskip("torch")
+    g = Graph.parse(line)
+    op, (x,) = g.nodes[0].op, g.inputs
+    if x.rank not in (3, 4) or 0 in x.dim[1:] or ("dilation=2 pad=1 stride=1" in line and x.dim[2] == 1):
+        pytest.skip("PyTorch refuses it")
+    data = np.random.default_rng(0).integers(-3, 4, x.dim).astype(np.float64)  # ties
+    data[..., -1:] = np.nan if x.dim[-1] > 4 else data[..., -1:]
+    of = torch.nn.functional
+    if op.name == "max_pool":
+        pool = of.max_pool2d if x.rank == 4 else of.max_pool1d
+        args = (op.window, op.stride, op.pre_padding, op.dilation, op.ceil)
+        y, index = pool(torch.from_numpy(data), *args, return_indices=True)
+        want = {"y": y.numpy(), "index": index.numpy()}
+    else:
+        args = (op.window, op.stride, op.pre_padding, op.ceil, op.count_include_pad)
+        if x.rank == 4:
+            y = of.avg_pool2d(torch.from_numpy(data), *args, op.divisor or None)
+        else:
+            y = of.avg_pool1d(torch.from_numpy(data), *args)
+        want = {"y": y.numpy()}
+    got = reference(line, x=data)
+    for t in g.outputs:
+        np.testing.assert_allclose(got[t.name], want[t.name], rtol=1e-14)
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("line", [s for s in SAMPLES if s.startswith("cross_entropy x")])
+def test_cross_entropy_means_what_pytorch_means(line: str) -> None:
+    torch = pytest.importorskip("torch")
+    g = Graph.parse(line)
+    op, inputs = g.nodes[0].op, values(g, seed=3)
+    weight = inputs.get("weight")
+    if weight is not None:
+        inputs["weight"] = weight = np.abs(weight)
+    loss = torch.nn.functional.cross_entropy(
+        torch.from_numpy(inputs["x"]),
+        torch.from_numpy(inputs["target"]),
+        None if weight is None else torch.from_numpy(weight),
+        ignore_index=op.ignore_index,
+        reduction=op.reduction,
+        label_smoothing=op.label_smoothing,
+    )
+    np.testing.assert_allclose(reference(line, **inputs)["loss"], loss.numpy(), rtol=1e-12)
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("shape", [(4, 3, 5, 6), (5, 6), (2, 3, 7)])
+def test_batchnorm_means_what_pytorch_means(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    c = shape[1]
+    x, scale, bias, mean = (rng.standard_normal(s) for s in (shape, c, c, c))
+    var = rng.random(c) + 0.5
+    dims = "x".join(map(str, shape))
+    got = reference(
+        f"batchnorm x={dims} scale={c} bias={c} running_mean={c} running_var={c} momentum=0.3 eps=0.01",
+        x=x, scale=scale, bias=bias, running_mean=mean, running_var=var,
+    )  # fmt: skip
+    m, v = torch.from_numpy(mean.copy()), torch.from_numpy(var.copy())
+    y = torch.nn.functional.batch_norm(
+        torch.from_numpy(x), m, v, torch.from_numpy(scale), torch.from_numpy(bias), True, 0.3, 0.01
+    )
+    np.testing.assert_allclose(got["y"], y.numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(got["next_running_mean"], m.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(got["next_running_var"], v.numpy(), rtol=1e-12)
+    got = reference(
+        f"batchnorm_inference x={dims} mean={c} var={c} scale={c} bias={c} eps=0.01",
+        x=x, mean=mean, var=var, scale=scale, bias=bias,
+    )  # fmt: skip
+    y = torch.nn.functional.batch_norm(
+        *(torch.from_numpy(a) for a in (x, mean, var, scale, bias)), False, 0.3, 0.01
+    )
+    np.testing.assert_allclose(got["y"], y.numpy(), rtol=1e-10, atol=1e-12)

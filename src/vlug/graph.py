@@ -95,8 +95,15 @@ class Graph(Methods):
                 raise BadInput(f"{op.name}: {port} ({t}) is not a tensor of this graph")
         inferred = op.infer(*ports)
         op = op.bind(ports)
-        wanted = list(names) if names is not None else [self.fresh(o.rstrip("?")) for o in op.outputs]
+        wanted = (
+            list(names)
+            if names is not None
+            else [self.fresh(o.rstrip("?")) for o in op.outputs[: len(inferred)]]
+        )
         wanted += ["_"] * (len(op.outputs) - len(wanted))
+        for port, name in zip(op.outputs[len(inferred) :], wanted[len(inferred) :]):
+            if name is not None and name != "_":
+                raise BadInput(f"{op.name}: output {port.rstrip('?')} does not exist without its inputs")
         likes = [*(like or ()), *[None] * len(op.outputs)]
         outs: list[str | None] = []
         created: list[Tensor] = []
@@ -115,6 +122,7 @@ class Graph(Methods):
             t = self._declare(replace(t, name=name, virtual=False))
             outs.append(name)
             created.append(t)
+        outs += [None] * (len(op.outputs) - len(outs))
         node = Node(op, tuple(None if t is None else t.name for t in ports), tuple(outs))
         self.nodes.append(node)
         return tuple(created)
@@ -237,7 +245,7 @@ class Graph(Methods):
             for i, (port, name) in enumerate(zip(node.op.outputs, node.outputs)):
                 if name is None:
                     words_out.append("_")
-                    plain = False
+                    plain = plain and i >= len(inferred)
                     continue
                 t, guess = self.tensors[name], inferred[i]
                 same = t.normalised.stride == guess.normalised.stride and t.dtype == guess.dtype

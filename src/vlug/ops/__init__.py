@@ -1,5 +1,5 @@
 """What operations mean, nothing of how: importing this package registers every one of them."""
 
-from vlug.ops import conv, matmul, pointwise, reduction
+from vlug.ops import conv, loss, matmul, norm, pointwise, pool, reduction, softmax
 
-__all__ = ["conv", "matmul", "pointwise", "reduction"]
+__all__ = ["conv", "loss", "matmul", "norm", "pointwise", "pool", "reduction", "softmax"]

@@ -37,6 +37,8 @@ class Builder(Protocol):
         self, op: Operation, inputs: Sequence[Tensor | None], names: Sequence[str | None] | None = None
     ) -> tuple[Tensor, ...]: ...
 
+    def fresh(self, stem: str) -> str: ...
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -59,7 +61,10 @@ class Operation:
 
     # --- what an operation says of itself ---
     def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        """The outputs' dims, default strides and dtypes; raises ShapeError or DTypeError naming the input."""
+        """The outputs' dims, default strides and dtypes; raises ShapeError or DTypeError naming the input.
+
+        Trailing outputs that these inputs do not give (running statistics) are left off.
+        """
         raise NotImplementedError
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -70,7 +75,7 @@ class Operation:
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         """Gradients of the inputs given those of the outputs, as further operations added to `g`."""

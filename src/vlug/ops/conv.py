@@ -117,7 +117,7 @@ class ConvFprop(_Conv):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         x, w = need(inputs)
@@ -189,7 +189,7 @@ class ConvDgrad(_Conv):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         dy, w = need(inputs)
@@ -269,7 +269,7 @@ class ConvWgrad(_Conv):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         dy, x = need(inputs)

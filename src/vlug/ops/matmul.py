@@ -67,7 +67,7 @@ class Matmul(Operation):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         a, b = need(inputs)

@@ -57,7 +57,7 @@ class Bias(Operation):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         x, dy = need(inputs[:1])[0], grads[0]
@@ -117,7 +117,7 @@ class Add(_Binary):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         a, b = need(inputs)
@@ -142,7 +142,7 @@ class Mul(_Binary):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         a, b = need(inputs)
@@ -209,7 +209,7 @@ class Relu(_Relu):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         if grads[0] is None:
@@ -254,7 +254,7 @@ class ReluBackward(_Relu):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         if grads[0] is None:

@@ -77,7 +77,7 @@ class Reduction(_Reduction):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         x, dy = need(inputs[:1])[0], grads[0]
@@ -142,7 +142,7 @@ class ReductionBackward(_Reduction):
         self,
         g: Builder,
         inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
         grads: Sequence[Tensor | None],
     ) -> tuple[Tensor | None, ...]:
         v = grads[0]

@@ -79,7 +79,7 @@ def tanh(x: Val) -> Val:
     a, s = absolute(x), x * x
     small = fma(x * s, _horner(s, _TANH), x)
     large = 1.0 - 2.0 / (exp(a + a) + 1.0)
-    return select(a < 0.625, small, copysign(large, x))
+    return copysign(select(a < 0.625, small, large), x)
 
 
 def erf(x: Val) -> Val:
@@ -88,7 +88,7 @@ def erf(x: Val) -> Val:
     small = fma(x, _horner(s, _ERF), x)
     t = select(a > 4.0, 4.0, a)  # 1 from there on; NaN stays
     large = 1.0 - exp(_horner(t, _ERFC))
-    return select(a < 0.93, small, copysign(large, x))
+    return copysign(select(a < 0.93, small, large), x)
 
 
 def rsqrt(x: Val) -> Val:

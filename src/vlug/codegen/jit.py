@@ -5,17 +5,23 @@ from __future__ import annotations
 import ctypes
 import gc
 import hashlib
+import json
 import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vlug import log
+from vlug.codegen import objects
 from vlug.codegen.formula import Formula, evaluate
 from vlug.codegen.isa import ISA
+from vlug.errors import NotSupported
+from vlug.runtime.device import cpu_features
 
 #: What makes a kernel: `build(k, **constants)` fills a Kernel.
 Build = Callable[..., Any]
@@ -167,17 +173,50 @@ def load(obj: bytes, exports: Sequence[str], imports: Mapping[str, int] | None =
 def compiled_text(text: str, isa: ISA, exports: Sequence[str],
                   imports: Mapping[str, int] | None = None) -> dict[str, int]:
     """Addresses of functions in a module written as LLVM text; `imports` are symbols at given addresses."""
-    key = (text, isa.name, tuple(sorted((imports or {}).items())))
+    memo = (text, isa.name, tuple(sorted((imports or {}).items())))
     with _lock:
-        found = _texts.get(key)
+        found = _texts.get(memo)
         if found is None:
-            import llvmlite.binding as llvm
-
-            machine = _machine(isa)
-            module = llvm.parse_assembly(f'target triple = "{isa.triple}"\n{text}')
-            module.verify()
-            found = _texts[key] = load(bytes(machine.emit_object(module)), exports, imports)
+            key = f"text {hashlib.sha256(text.encode()).hexdigest()} {_target_key(isa)}"
+            _, obj = _stored(key, isa, lambda: ({}, _emit_text(text, isa)))
+            found = _texts[memo] = load(obj, exports, imports)
     return found
+
+
+def _emit_text(text: str, isa: ISA) -> bytes:
+    import llvmlite.binding as llvm
+
+    machine = _machine(isa)
+    module = llvm.parse_assembly(f'target triple = "{isa.triple}"\n{text}')
+    module.verify()
+    return bytes(machine.emit_object(module))
+
+
+#: A description and an object.
+_Object = tuple[dict[str, Any], bytes]
+
+
+def _stored(key: str, isa: ISA, make: Callable[[], _Object]) -> _Object:
+    """An object and its description, from the cache directory or made now and kept there."""
+    missing = sorted(set(isa.needs) - cpu_features())
+    if missing:
+        raise NotSupported(f"this machine cannot run {isa.name} code: it lacks {', '.join(missing)}")
+    found = objects.load(key)
+    if found is not None and found[0].get("needs") == list(isa.needs):
+        counts["loaded"] += 1
+        return found
+    start = time.perf_counter()
+    meta, obj = make()
+    meta = json.loads(json.dumps({**meta, "needs": isa.needs}))  # as it would come back
+    seconds = time.perf_counter() - start
+    counts["compiled"] += 1
+    log.info("compiled", kernel=key.partition(" source=")[0], ms=round(seconds * 1e3, 1), bytes=len(obj))
+    objects.save(key, meta, obj)
+    return meta, obj
+
+
+#: Objects of this process: made by the compiler, and found in the cache directory.
+counts = {"compiled": 0, "loaded": 0}
 
 
 def _source_digest(build: Build) -> str:
@@ -197,8 +236,6 @@ def _source_digest(build: Build) -> str:
 
 def object_key(build: Build, isa: ISA, constants: Mapping[str, Any]) -> str:
     """All that determines an object, as text; no sizes in it unless a build takes them as constants."""
-    import llvmlite.binding as llvm
-
     parts = [f"{build.__module__}.{build.__qualname__}"]
     for n, v in sorted(constants.items()):
         if not _plain(v):
@@ -206,10 +243,16 @@ def object_key(build: Build, isa: ISA, constants: Mapping[str, Any]) -> str:
                 f"constant {n}={v!r} of {build.__name__}: a plain value or a tuple of them"
             )
         parts.append(f"{n}={v!r}")
-    parts.append(f"isa={isa.name}:{isa.cpu}:{isa.features}:{','.join(isa.needs)}")
-    parts.append("llvm=" + ".".join(map(str, llvm.llvm_version_info)))
+    parts.append(_target_key(isa))
     parts.append("source=" + _source_digest(build))
     return " ".join(parts)
+
+
+def _target_key(isa: ISA) -> str:
+    import llvmlite.binding as llvm
+
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return f"isa={isa.name}:{isa.cpu}:{isa.features}:{','.join(isa.needs)} llvm={version}"
 
 
 def _plain(v: Any) -> bool:
@@ -219,7 +262,7 @@ def _plain(v: Any) -> bool:
 
 
 def compiled(build: Build, isa: ISA, **constants: Any) -> Compiled:
-    """The loaded program of `build(k, **constants)`: from memory or compiled now.
+    """The loaded program of `build(k, **constants)`: from memory, the cache directory, or compiled now.
 
     `build` is a module-level function; constants are plain values, and whatever shapes the code must be among
     them or in the source files beside it.
@@ -236,8 +279,13 @@ def compiled(build: Build, isa: ISA, **constants: Any) -> Compiled:
 
 
 def _make(build: Build, isa: ISA, constants: Mapping[str, Any]) -> Compiled:
-    k = generate(build, isa, **constants)
-    address = load(emit(k, isa), [k.name])[k.name]
-    return Compiled(
-        k.name, address, tuple(k.arg_names), k.tensors, k.shared_bytes, k.part_bytes, PROTOTYPE(address)
-    )
+    def make() -> tuple[dict[str, Any], bytes]:
+        k = generate(build, isa, **constants)
+        meta = {"args": k.arg_names, "tensors": k.tensors, "shared": k.shared_bytes, "part": k.part_bytes}
+        return meta, emit(k, isa)
+
+    name = _symbol(build)
+    meta, obj = _stored(object_key(build, isa, constants), isa, make)
+    address = load(obj, [name])[name]
+    return Compiled(name, address, tuple(meta["args"]), meta["tensors"], tuple(meta["shared"]),
+                    tuple(meta["part"]), PROTOTYPE(address))

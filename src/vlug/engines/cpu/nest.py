@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from vlug.codegen import jit
 from vlug.codegen.isa import ALL
 from vlug.engines.base import NativeProgram
-from vlug.tensor import Tensor
-
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
 
-__all__ = ["SMALL", "Axis", "folded", "native", "no_kernels", "overlapping", "parts"]
+__all__ = ["SMALL", "Axis", "folded", "native", "no_kernels", "parts"]
 
 #: Problems of fewer bytes run as one part: a fork-join costs more than the second core brings.
 SMALL = 32 << 10
@@ -59,14 +57,6 @@ def no_kernels(device: CpuDevice) -> str | None:
     if device.isa in ("avx2", "avx512"):
         return None
     return f"no kernels are generated for {device.isa} yet"
-
-
-def overlapping(outputs: Sequence[Tensor | None]) -> str | None:
-    """Why the outputs cannot be written: two indices share memory."""
-    for t in outputs:
-        if t is not None and t.overlaps:
-            return f"output {t} overlaps itself"
-    return None
 
 
 def native(

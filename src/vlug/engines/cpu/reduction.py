@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
-from vlug.engines.cpu.nest import Axis, folded, native, no_kernels, overlapping, parts, product
+from vlug.engines.cpu.nest import Axis, folded, native, no_kernels, parts, product
 from vlug.graph import Graph
 from vlug.tensor import Tensor
 
@@ -30,7 +30,7 @@ class ReductionEngine(Engine):
             return why
         if len(graph) != 1 or graph.nodes[0].op.name != "reduction":
             return "takes one reduction alone"
-        return overlapping(graph.outputs)
+        return None
 
     def share(self, graph: Graph, device: CpuDevice) -> float:
         return 0.9
@@ -59,7 +59,8 @@ def reduction_program(
             nest.append(Axis(d, (s, 0), "j"))
         else:
             nest.append(Axis(d, (s, next(own)), "i"))
-    kept = [a for a in (loops := folded(nest)) if a.kind == "i"]
+    loops = folded(nest)
+    kept = [a for a in loops if a.kind == "i"]
     reduced = [a for a in loops if a.kind == "j"]
     count = product(reduced)
     nbytes = x.nbytes + y.nbytes

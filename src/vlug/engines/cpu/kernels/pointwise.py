@@ -26,7 +26,8 @@ def relu_backward(k: Kernel, dy: Val, x: Val, plain: bool, at: int, dtype: str) 
         return select(x <= 0.0, 0.0, dy)
     slope, low, high = (k.scalar(f"{n}{at}", dtype) for n in ("slope", "low", "high"))
     below = select(slope.eq(0.0), 0.0, slope * dy)
-    return select(x <= low, below, select(x >= high, 0.0, dy))
+    clipped = (x >= high) & (high < float("inf"))
+    return select(x <= low, below, select(clipped, 0.0, dy))
 
 
 def formula(k: Kernel, op: str, xs: Sequence[Val], plain: bool, at: int, dtype: str) -> Val:

@@ -13,7 +13,10 @@ __all__ = ["engine", "engines"]
 
 # "module:class", the first preferred among those expected to be equally fast. Strings, so that nothing is
 # imported (LLVM least of all) before a plan is made. The reference engine stays last.
-ORDER: tuple[str, ...] = ()
+ORDER: tuple[str, ...] = (
+    "cpu.pointwise:PointwiseEngine",
+    "cpu.reduction:ReductionEngine",
+)
 
 
 @cache

@@ -229,7 +229,7 @@ class Relu(_Relu):
 @register
 @dataclass(frozen=True)
 class ReluBackward(_Relu):
-    """dx = dy where lower_clip < x < upper_clip, negative_slope · dy below, 0 above.
+    """dx = dy where lower_clip < x < upper_clip, negative_slope · dy below, 0 above (nothing is above inf).
 
     x may be relu's y instead where negative_slope ≥ 0. Where x is NaN, dx = dy.
     """
@@ -248,7 +248,8 @@ class ReluBackward(_Relu):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         dy, x = need(inputs)
         below = np.zeros_like(dy) if self.negative_slope == 0 else self.negative_slope * dy
-        return (np.where(x <= self.lower_clip, below, np.where(x >= self.upper_clip, 0.0, dy)),)
+        clipped = (x >= self.upper_clip) & (self.upper_clip < math.inf)
+        return (np.where(x <= self.lower_clip, below, np.where(clipped, 0.0, dy)),)
 
     def vjp(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_check import check, evaluate
 
+from native_check import check, evaluate
 from vlug.engines.cpu.reduction import ReductionEngine
 from vlug.graph import Graph
 from vlug.ops.base import OPERATIONS

@@ -1,4 +1,4 @@
-"""Loop nests over tensors of the same dims: size-1 dimensions dropped, neighbours merged, the inner one chosen."""
+"""Loop nests over tensors of the same dims: size-1 dimensions dropped, neighbours merged."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vlug.codegen import jit
 from vlug.codegen.isa import ALL
 from vlug.engines.base import NativeProgram
+
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
 
@@ -21,7 +22,7 @@ SMALL = 32 << 10
 
 @dataclass(frozen=True)
 class Axis:
-    """One loop: how far it goes and how many elements each tensor advances by (0: the tensor is broadcast)."""
+    """One loop: how far it goes and how many elements each tensor advances by (0: broadcast)."""
 
     extent: int
     strides: tuple[int, ...]

@@ -101,7 +101,8 @@ class _Chain:
                 if n is not None:
                     number.setdefault(n, len(number))
         strides: list[tuple[int, ...]] = [t.stride for t in graph.inputs]
-        nodes, scalars = [], {}
+        nodes: list[tuple[str, tuple[int, ...], int, bool]] = []
+        scalars: dict[str, float] = {}
         read = {t.name for t in graph.inputs}
         for at, node in enumerate(graph):
             for i, n in enumerate(node.inputs):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vlug.engines.base import Engine, EngineConfig, Program
 from vlug.engines.cpu.nest import Axis, folded, native, no_kernels, parts, product
 from vlug.graph import Graph
+from vlug.ops.base import need
 from vlug.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ class ReductionEngine(Engine):
     def compile(self, graph: Graph, config: EngineConfig, device: CpuDevice) -> Program:
         node = graph.nodes[0]
         op: Any = node.op
-        (x,), (y,) = graph.ins(node), graph.outs(node)
-        assert x is not None and y is not None
+        (x,), (y,) = need(graph.ins(node)), need(graph.outs(node))
         axes = {a % x.rank for a in op.axes} if op.axes else set(range(x.rank))
         return reduction_program(x, y, axes, op.mode == "mean", op.keepdim, device)
 

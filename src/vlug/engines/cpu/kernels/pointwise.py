@@ -11,7 +11,7 @@ from vlug.engines.cpu.kernels.common import aligned, sizes, unflatten, units
 __all__ = ["pointwise"]
 
 
-def relu(k: Kernel, x: Val, plain: bool, at: int, dtype: str) -> Val:
+def relu(k: Kernel, x: Val, plain: bool, at: int, dtype: str) -> Any:
     """max(x, 0), or the clipped and leaky form; NaN stays."""
     if plain:
         return maximum(x, 0.0)
@@ -20,7 +20,7 @@ def relu(k: Kernel, x: Val, plain: bool, at: int, dtype: str) -> Val:
     return select(x <= low, below, select(x >= high, high, x))
 
 
-def relu_backward(k: Kernel, dy: Val, x: Val, plain: bool, at: int, dtype: str) -> Val:
+def relu_backward(k: Kernel, dy: Val, x: Val, plain: bool, at: int, dtype: str) -> Any:
     """dy where x lies between the clips, slope · dy below, 0 above; NaN in x lets dy through."""
     if plain:
         return select(x <= 0.0, 0.0, dy)
@@ -30,7 +30,7 @@ def relu_backward(k: Kernel, dy: Val, x: Val, plain: bool, at: int, dtype: str) 
     return select(x <= low, below, select(clipped, 0.0, dy))
 
 
-def formula(k: Kernel, op: str, xs: Sequence[Val], plain: bool, at: int, dtype: str) -> Val:
+def formula(k: Kernel, op: str, xs: Sequence[Val], plain: bool, at: int, dtype: str) -> Any:
     match op:
         case "add" | "bias":
             return xs[0] + xs[1]

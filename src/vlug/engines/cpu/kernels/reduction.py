@@ -1,4 +1,4 @@
-"""Sums over axes: along dense rows, or down dense columns; blocks of the reduced axes are summed apart, then together."""
+"""Sums over axes, along rows or down columns: blocks of the reduced axes apart, then together."""
 
 from __future__ import annotations
 

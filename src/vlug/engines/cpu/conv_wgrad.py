@@ -1,0 +1,203 @@
+"""Engine cpu.conv_wgrad: weight gradients as products over pixels, straight from NCHW, NHWC or any strides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vlug.engines.base import Engine, EngineConfig, NativeProgram
+from vlug.engines.cpu.panels import packing
+from vlug.graph import Graph
+
+if TYPE_CHECKING:
+    from vlug.runtime.device import CpuDevice
+
+__all__ = ["ConvWgrad"]
+
+_DTYPES = ("f32", "bf16", "f16")
+_LANES = {"avx2": 8, "avx512": 16}
+_ROWS = {8: 4, 16: 8}  # MR by lanes, for tiles of two or three vectors: sums, operands and a broadcast in registers
+_BUDGET = 4 << 20  # bytes of partial sums
+
+
+class ConvWgrad(Engine):
+    """dw of a 2-D (or 1-D) convolution with any stride, dilation, padding and groups."""
+
+    name = "cpu.conv_wgrad"
+
+    def why_not(self, graph: Graph, device: CpuDevice) -> str | None:
+        if len(graph) != 1 or graph.nodes[0].op.name != "conv_wgrad":
+            return "the graph is not one conv_wgrad"
+        if device.isa not in _LANES:
+            return f"it has kernels for {' and '.join(_LANES)}, and the device runs {device.isa}"
+        dy, _, dw = _tensors(graph)
+        if dy.dtype.name not in _DTYPES:
+            return f"it takes {', '.join(_DTYPES)}, and dy is {dy.dtype}"
+        if dw.dtype != dy.dtype:
+            return f"dw is {dw.dtype} and dy is {dy.dtype}: it writes what it reads"
+        if dy.rank not in (3, 4):
+            return f"it has kernels for one and two spatial dimensions, and there are {dy.rank - 2}"
+        if dw.overlaps:
+            return "elements of dw share memory"
+        return None
+
+    def knobs(self, graph: Graph, device: CpuDevice) -> dict[str, tuple[int, ...]]:
+        p = Problem.of(graph)
+        tiles = _tiles(p, _LANES[device.isa])
+        return {"tile": tuple(tiles), "pixels": (512, 256, 1024), "panel": (512, 256, 1024)}
+
+    def share(self, graph: Graph, device: CpuDevice) -> float:
+        p = Problem.of(graph)
+        width = _LANES[device.isa] * 2
+        lanes = p.C / (-(-p.C // width) * width) * p.K / (-(-p.K // 8) * 8)
+        return 0.7 * lanes if "e" not in _packings(p, _LANES[device.isa]) else 0.1 * lanes
+
+    def compile(self, graph: Graph, config: EngineConfig, device: CpuDevice) -> NativeProgram:
+        from vlug.codegen.isa import ALL
+        from vlug.codegen.jit import bits, compiled
+        from vlug.engines.cpu.wgrad_kernels import wgrad
+
+        p = Problem.of(graph)
+        constants, values = _geometry(p, _LANES[device.isa], config["tile"], config["pixels"], config["panel"])
+        c = compiled(wgrad, ALL[device.isa], **constants)
+        dy, x, dw = _tensors(graph)
+        return NativeProgram(c.address, (dy.name, x.name, dw.name), tuple(bits(values[n]) for n in c.arg_names),
+                             c.shared_bytes(values), c.part_bytes(values), (c.name,), c)
+
+
+def _tensors(graph: Graph) -> Any:
+    node = graph.nodes[0]
+    return tuple(graph.tensors[n or ""] for n in (*node.inputs, *node.outputs))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes of a weight gradient; C and K are of a group, strides in elements (N, C or K, rows, columns)."""
+
+    G: int
+    N: int
+    C: int
+    K: int
+    H: int
+    W: int
+    P: int
+    Q: int
+    R: int
+    S: int
+    sh: int
+    sw: int
+    dil_h: int
+    dil_w: int
+    ph: int
+    pw: int
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    w: tuple[int, ...]
+    itemsize: int
+    dtype: str
+
+    @classmethod
+    def of(cls, graph: Graph) -> Problem:
+        dy, x, dw = (t.normalised for t in _tensors(graph))
+        op: Any = graph.nodes[0].op
+        op = op.bind((dy, x))
+        one = (1,) * (4 - dy.rank)  # a 1-D convolution is a 2-D one of height 1
+
+        def dims(t: Any) -> tuple[int, ...]:
+            return (*t.dim[:2], *one, *t.dim[2:])
+
+        def strides(t: Any) -> tuple[int, ...]:
+            return (*t.stride[:2], *(0 for _ in one), *t.stride[2:])
+
+        (N, Ct, H, W), (_, Kt, P, Q), (_, _, R, S) = dims(x), dims(dy), dims(dw)
+        sh, sw = (*one, *op.stride)
+        dh, dl = (*one, *op.dilation)
+        ph, pw = (*(0 for _ in one), *op.pre_padding)
+        return cls(op.groups, N, Ct // op.groups, Kt // op.groups, H, W, P, Q, R, S, sh, sw, dh, dl, ph, pw,
+                   strides(x), strides(dy), strides(dw), dy.dtype.itemsize, dy.dtype.name)
+
+
+def _packings(p: Problem, lanes: int) -> tuple[str, str, str]:
+    """How x, dy and dw are read and written: `panels.packing`; dy "q" in place; dw "c", "t" or "e"."""
+    xc, xw = (p.x[1] if p.C > 1 else 1), (p.x[3] if p.W > 1 else 1)
+    yk, yq = (p.y[1] if p.K > 1 else 1), (p.y[3] if p.Q > 1 else 1)
+    xw = 1 if xw == 0 and p.W == 1 else xw
+    x = packing(xc, xw, p.itemsize, lanes, p.sw)
+    if yk == 1 and p.K > 1 and p.itemsize * lanes > 16:
+        y = "c"
+    elif yq == 1 and p.dtype == "f32" and p.K >= _ROWS[lanes]:
+        y = "q"
+    else:
+        y = packing(yk, yq, p.itemsize, lanes)
+    wk, wc, wr, ws = p.w
+    if p.itemsize * lanes == 16:
+        w = "e"
+    elif wc == 1 or p.C == 1:
+        w = "c" if p.C > 1 or p.R * p.S == 1 else "t" if _dense_taps(p) else "e"
+    else:
+        w = "t" if _dense_taps(p) else "e"
+    return x, y, w
+
+
+def _dense_taps(p: Problem) -> bool:
+    """Whether the R·S taps of a filter lie side by side."""
+    _, _, wr, ws = p.w
+    return (ws == 1 or p.S == 1) and (wr == p.S or p.R == 1)
+
+
+def _tiles(p: Problem, lanes: int) -> list[int]:
+    """Register tiles as vectors · 10 + taps, the default first."""
+    tiles = [11, 21] if p.C <= lanes else [21, 11]
+    if p.S in (3,) and p.sw == p.dil_w == 1:
+        tiles.insert(0, 10 + p.S)
+    return tiles
+
+
+def _geometry(p: Problem, lanes: int, tile: int, pixels: int, panel_kib: int
+              ) -> tuple[dict[str, Any], dict[str, int]]:
+    """The kernel's constants and its arguments."""
+    vectors, taps = divmod(tile, 10)
+    mr = _ROWS[lanes]
+    width = vectors * lanes
+    x_by, y_by, w_by = _packings(p, lanes)
+    up = lambda a, b: -(-a // b)  # noqa: E731
+    # Panels of x: one row for each row of dy if a filter has one row, else all rows that the band's filters span.
+    one_row = p.R == 1
+    phases = p.sw if p.S > 1 else 1
+    columns = p.Q if p.S == 1 else up((p.Q - 1) * p.sw + (p.S - 1) * p.dil_w + 1, phases)
+    rstep, rspan = (1, 1) if one_row else (p.sh, (p.R - 1) * p.dil_h + 1)
+    hb = min(max(pixels // max(p.Q, 1), 1), max(p.P, 1))
+    row_bands = up(p.P, hb)
+    hb = up(p.P, row_bands) if row_bands else 1
+    ni = min(max(pixels // max(p.P * p.Q, 1), 1), max(p.N, 1)) if row_bands == 1 else 1
+    images = up(p.N, ni)
+    ni = up(p.N, images) if images else 1
+    bands = images * row_bands if p.P * p.Q else 0
+    image = ((hb - 1) * rstep + rspan) * phases * columns
+    block = ni * image + lanes  # slack: rows are written in whole vectors
+    cb = up(p.C, width)
+    run = max(1, min(cb, (panel_kib << 10) // (block * width * 4)))
+    kp = up(p.K, mr) * mr
+    sums = p.G * kp * p.R * p.S * cb * width
+    chunks = min(bands, max(1, _BUDGET // max(4 * sums, 1)), up(32, max(p.G * cb, 1)))
+    direct = int(bands > 0 and chunks == 1 and p.dtype == "f32" and kp == p.K and cb * width == p.C
+                 and (p.w[1] == 1 or p.C == 1))
+    y_pixels = ni * hb * p.Q + lanes
+    y_blocks = up(p.K, lanes)
+    y_run = max(1, min(y_blocks, (256 << 10) // (y_pixels * lanes * 4)))
+    dense = p.R * p.S == 1
+    flat = (2 if y_by != "q" else 1 if p.y[2] == p.Q or p.P == 1 else 0) if dense else 0
+    step = p.sw if x_by == "w" else 0
+    constants = dict(x_by=x_by, dy_by=y_by, dw_by=w_by, step=step, rows=mr, vectors=vectors, taps=taps,
+                     unroll=4 if taps == 1 else 7 if lanes == 16 else 2, dtype=p.dtype)
+    values = dict(
+        G=p.G, N=p.N, C=p.C, K=p.K, H=p.H, W=p.W, P=p.P, Q=p.Q, R=p.R, S=p.S, sh=p.sh, sw=p.sw, dil_w=p.dil_w,
+        ph=p.ph, pw=p.pw, ni=ni, hb=hb, bands=bands, chunks=chunks, row_bands=row_bands, CB=cb, run=run, KB=up(p.K, mr),
+        KP=kp, k_whole=p.K // mr * mr if y_by == "q" else p.K, direct=direct, d_size=0 if direct else sums * chunks,
+        pixels=block, image=image, phases=phases, columns=columns, rstep=rstep, rspan=rspan, rdil=p.dil_h,
+        hstep=p.sh if one_row else 1, flat=flat, x_size=run * block * width, y_pixels=y_pixels, y_run=y_run,
+        y_size=y_run * y_pixels * lanes,
+        **dict(zip(("xn", "xc", "xh", "xw"), p.x)), **dict(zip(("yn", "yk", "yp", "yq"), p.y)),
+        **dict(zip(("wk", "wc", "wr", "ws"), p.w)),
+    )  # fmt: skip
+    return constants, values

@@ -16,6 +16,7 @@ __all__ = ["engine", "engines"]
 ORDER: tuple[str, ...] = (
     "cpu.pointwise:PointwiseEngine",
     "cpu.reduction:ReductionEngine",
+    "cpu.conv_wgrad:ConvWgrad",
 )
 
 

@@ -1,12 +1,12 @@
-"""Runs an engine's native program on guarded memory, with any number of threads, and says what is wrong with it."""
+"""Runs an engine's native program on guarded memory, with any number of threads, and checks its results."""
 
 from __future__ import annotations
 
 import ctypes
 
-import guarded
 import numpy as np
 
+import guarded
 from vlug.codegen import native
 from vlug.codegen.isa import runnable
 from vlug.graph import Graph

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import programs
 import pytest
 
+import programs
 from vlug.engines.base import EngineConfig
 from vlug.engines.cpu.conv_wgrad import ConvWgrad
 from vlug.graph import Graph
@@ -72,7 +72,8 @@ def test_every_tile(kind, device):
     for tile in knobs["tile"]:
         for pixels in (16, 100, 512):
             chosen = {k: v[0] for k, v in knobs.items()} | {"tile": tile, "pixels": pixels, "panel": 32}
-            programs.check(ENGINE, line, device, (1, 2), config=EngineConfig(ENGINE.name, tuple(chosen.items())))
+            config = EngineConfig(ENGINE.name, tuple(chosen.items()))
+            programs.check(ENGINE, line, device, (1, 2), config=config)
 
 
 @devices

@@ -1,4 +1,4 @@
-"""Engine cpu.conv_wgrad: weight gradients as products over pixels, straight from NCHW, NHWC or any strides."""
+"""Engine cpu.conv_wgrad: weight gradients as products over pixels, from NCHW, NHWC or any strides."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ __all__ = ["ConvWgrad"]
 
 _DTYPES = ("f32", "bf16", "f16")
 _LANES = {"avx2": 8, "avx512": 16}
-_ROWS = {8: 4, 16: 8}  # MR by lanes, for tiles of two or three vectors: sums, operands and a broadcast in registers
+_ROWS = {8: 4, 16: 8}  # MR by lanes: sums, two or three vectors and a broadcast stay in registers
 _BUDGET = 4 << 20  # bytes of partial sums
+_DY_PANEL = 256 << 10  # bytes of a panel of dy
 
 
 class ConvWgrad(Engine):
@@ -58,11 +59,13 @@ class ConvWgrad(Engine):
         from vlug.engines.cpu.wgrad_kernels import wgrad
 
         p = Problem.of(graph)
-        constants, values = _geometry(p, _LANES[device.isa], config["tile"], config["pixels"], config["panel"])
+        knobs = (config[n] for n in ("tile", "pixels", "panel"))
+        constants, values = _geometry(p, _LANES[device.isa], *knobs)
         c = compiled(wgrad, ALL[device.isa], **constants)
         dy, x, dw = _tensors(graph)
-        return NativeProgram(c.address, (dy.name, x.name, dw.name), tuple(bits(values[n]) for n in c.arg_names),
-                             c.shared_bytes(values), c.part_bytes(values), (c.name,), c)
+        args = tuple(bits(values[n]) for n in c.arg_names)
+        return NativeProgram(c.address, (dy.name, x.name, dw.name), args, c.shared_bytes(values),
+                             c.part_bytes(values), (c.name,), c)
 
 
 def _tensors(graph: Graph) -> Any:
@@ -125,11 +128,11 @@ def _packings(p: Problem, lanes: int) -> tuple[str, str, str]:
     x = packing(xc, xw, p.itemsize, lanes, p.sw)
     if yk == 1 and p.K > 1 and p.itemsize * lanes > 16:
         y = "c"
-    elif yq == 1 and p.dtype == "f32" and p.K >= _ROWS[lanes]:
+    elif yq == 1 and p.dtype == "f32" and _ROWS[lanes] <= p.K:
         y = "q"
     else:
         y = packing(yk, yq, p.itemsize, lanes)
-    wk, wc, wr, ws = p.w
+    wc = p.w[1]
     if p.itemsize * lanes == 16:
         w = "e"
     elif wc == 1 or p.C == 1:
@@ -147,57 +150,65 @@ def _dense_taps(p: Problem) -> bool:
 
 def _tiles(p: Problem, lanes: int) -> list[int]:
     """Register tiles as vectors · 10 + taps, the default first."""
-    tiles = [11, 21] if p.C <= lanes else [21, 11]
+    tiles = [11, 21] if lanes >= p.C else [21, 11]
     if p.S in (3,) and p.sw == p.dil_w == 1:
         tiles.insert(0, 10 + p.S)
     return tiles
 
 
-def _geometry(p: Problem, lanes: int, tile: int, pixels: int, panel_kib: int
-              ) -> tuple[dict[str, Any], dict[str, int]]:
+def _up(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _geometry(
+    p: Problem, lanes: int, tile: int, pixels: int, panel_kib: int
+) -> tuple[dict[str, Any], dict[str, int]]:
     """The kernel's constants and its arguments."""
     vectors, taps = divmod(tile, 10)
-    mr = _ROWS[lanes]
-    width = vectors * lanes
-    x_by, y_by, w_by = _packings(p, lanes)
-    up = lambda a, b: -(-a // b)  # noqa: E731
-    # Panels of x: one row for each row of dy if a filter has one row, else all rows that the band's filters span.
+    mr, width = _ROWS[lanes], vectors * lanes
+    x_by, dy_by, dw_by = _packings(p, lanes)
+    # Panels of x: a row for each row of dy if a filter has one row, else all rows that the filters span.
     one_row = p.R == 1
     phases = p.sw if p.S > 1 else 1
-    columns = p.Q if p.S == 1 else up((p.Q - 1) * p.sw + (p.S - 1) * p.dil_w + 1, phases)
-    rstep, rspan = (1, 1) if one_row else (p.sh, (p.R - 1) * p.dil_h + 1)
+    columns = p.Q if p.S == 1 else _up((p.Q - 1) * p.sw + (p.S - 1) * p.dil_w + 1, phases)
+    row_step, row_span = (1, 1) if one_row else (p.sh, (p.R - 1) * p.dil_h + 1)
     hb = min(max(pixels // max(p.Q, 1), 1), max(p.P, 1))
-    row_bands = up(p.P, hb)
-    hb = up(p.P, row_bands) if row_bands else 1
+    row_bands = _up(p.P, hb)
+    hb = _up(p.P, row_bands) if row_bands else 1
     ni = min(max(pixels // max(p.P * p.Q, 1), 1), max(p.N, 1)) if row_bands == 1 else 1
-    images = up(p.N, ni)
-    ni = up(p.N, images) if images else 1
-    bands = images * row_bands if p.P * p.Q else 0
-    image = ((hb - 1) * rstep + rspan) * phases * columns
+    images = _up(p.N, ni)
+    ni = _up(p.N, images) if images else 1
+    bands = images * row_bands if p.Q else 0
+    image = ((hb - 1) * row_step + row_span) * phases * columns
     block = ni * image + lanes  # slack: rows are written in whole vectors
-    cb = up(p.C, width)
-    run = max(1, min(cb, (panel_kib << 10) // (block * width * 4)))
-    kp = up(p.K, mr) * mr
-    sums = p.G * kp * p.R * p.S * cb * width
-    chunks = min(bands, max(1, _BUDGET // max(4 * sums, 1)), up(32, max(p.G * cb, 1)))
-    direct = int(bands > 0 and chunks == 1 and p.dtype == "f32" and kp == p.K and cb * width == p.C
-                 and (p.w[1] == 1 or p.C == 1))
+    blocks = _up(p.C, width)
+    run = max(1, min(blocks, (panel_kib << 10) // (block * width * 4)))
+    kp = _up(p.K, mr) * mr
+    sums = p.G * kp * p.R * p.S * blocks * width
+    chunks = min(bands, max(1, _BUDGET // max(4 * sums, 1)), _up(32, max(p.G * blocks, 1)))
+    divides = kp == p.K and blocks * width == p.C
+    direct = bands > 0 and chunks == 1 and p.dtype == "f32" and divides and (p.w[1] == 1 or p.C == 1)
     y_pixels = ni * hb * p.Q + lanes
-    y_blocks = up(p.K, lanes)
-    y_run = max(1, min(y_blocks, (256 << 10) // (y_pixels * lanes * 4)))
-    dense = p.R * p.S == 1
-    flat = (2 if y_by != "q" else 1 if p.y[2] == p.Q or p.P == 1 else 0) if dense else 0
-    step = p.sw if x_by == "w" else 0
-    constants = dict(x_by=x_by, dy_by=y_by, dw_by=w_by, step=step, rows=mr, vectors=vectors, taps=taps,
-                     unroll=4 if taps == 1 else 7 if lanes == 16 else 2, dtype=p.dtype)
-    values = dict(
-        G=p.G, N=p.N, C=p.C, K=p.K, H=p.H, W=p.W, P=p.P, Q=p.Q, R=p.R, S=p.S, sh=p.sh, sw=p.sw, dil_w=p.dil_w,
-        ph=p.ph, pw=p.pw, ni=ni, hb=hb, bands=bands, chunks=chunks, row_bands=row_bands, CB=cb, run=run, KB=up(p.K, mr),
-        KP=kp, k_whole=p.K // mr * mr if y_by == "q" else p.K, direct=direct, d_size=0 if direct else sums * chunks,
-        pixels=block, image=image, phases=phases, columns=columns, rstep=rstep, rspan=rspan, rdil=p.dil_h,
-        hstep=p.sh if one_row else 1, flat=flat, x_size=run * block * width, y_pixels=y_pixels, y_run=y_run,
-        y_size=y_run * y_pixels * lanes,
-        **dict(zip(("xn", "xc", "xh", "xw"), p.x)), **dict(zip(("yn", "yk", "yp", "yq"), p.y)),
-        **dict(zip(("wk", "wc", "wr", "ws"), p.w)),
-    )  # fmt: skip
+    y_run = max(1, min(_up(p.K, lanes), _DY_PANEL // (y_pixels * lanes * 4)))
+    flat = 0
+    if p.R * p.S == 1:
+        flat = 2 if dy_by != "q" else int(p.y[2] == p.Q or p.P == 1)
+    constants = {
+        "x_by": x_by, "dy_by": dy_by, "dw_by": dw_by, "step": p.sw if x_by == "w" else 0, "rows": mr,
+        "vectors": vectors, "taps": taps, "unroll": 4 if taps == 1 else 7 if lanes == 16 else 2,
+        "dtype": p.dtype,
+    }  # fmt: skip
+    values = {
+        "G": p.G, "N": p.N, "C": p.C, "K": p.K, "H": p.H, "W": p.W, "P": p.P, "Q": p.Q, "R": p.R, "S": p.S,
+        "sh": p.sh, "sw": p.sw, "dil_w": p.dil_w, "ph": p.ph, "pw": p.pw, "ni": ni, "hb": hb, "bands": bands,
+        "chunks": chunks, "row_bands": row_bands, "CB": blocks, "run": run, "KB": kp // mr, "KP": kp,
+        "k_whole": p.K // mr * mr if dy_by == "q" else p.K, "direct": int(direct),
+        "d_size": 0 if direct else sums * chunks, "pixels": block, "image": image, "phases": phases,
+        "columns": columns, "row_step": row_step, "row_span": row_span, "row_tap": p.dil_h,
+        "row_stride": p.sh if one_row else 1, "flat": flat, "x_size": run * block * width,
+        "y_pixels": y_pixels, "y_run": y_run, "y_size": y_run * y_pixels * lanes,
+    }  # fmt: skip
+    for port, strides in (("x", p.x), ("y", p.y), ("w", p.w)):
+        names = {"x": "nchw", "y": "nkpq", "w": "kcrs"}[port]
+        values |= {port + n: s for n, s in zip(names, strides)}
     return constants, values

@@ -1,4 +1,4 @@
-"""Packing for products over pixels: channels of a tensor become the lanes of [pixel][channel block] panels."""
+"""Packing for products over pixels: channels become the lanes of panels [block][pixel][lane]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Band", "pack", "packing"]
 
 
 def packing(stride_c: int, stride_w: int, itemsize: int, lanes: int, step: int = 1) -> str:
-    """How `pack` reads a tensor: "w" vectors along w turned by register transposes, "c" vectors along c, "e" elements.
+    """How `pack` reads a tensor: "w" vectors along w, "c" vectors along c, "e" element by element.
 
     AVX2 has no masked loads of 16-bit elements, so those are read one by one there.
     """
@@ -23,11 +23,11 @@ def packing(stride_c: int, stride_w: int, itemsize: int, lanes: int, step: int =
 
 @dataclass(frozen=True)
 class Band:
-    """Which pixels a panel holds: ni images from n0, `rows` rows from h0 (h0 + row · hstep), columns by phase.
+    """Which pixels a panel holds: ni images from n0, `rows` rows from h0 (h0 + row · hstep), columns.
 
-    Column j of phase f is w = j · step + f - pad. A row of the panel holds `phases` runs of `columns` pixels, an
-    image `image` pixels. Pixels outside the H × W plane are zeros. Writing may run one vector of pixels past a row
-    (rows come in order, so the next one mends it): a panel needs V pixels of slack at its end.
+    Column j of phase f is w = j · step + f - pad. A row of the panel holds `phases` runs of `columns` pixels,
+    an image `image` pixels. Pixels outside the H × W plane are zeros. Rows are written in order and in whole
+    vectors of pixels, what runs over is overwritten: a panel needs V pixels of slack at its end.
     """
 
     n0: Int
@@ -44,62 +44,85 @@ class Band:
     W: Int
 
 
-def pack(k: Kernel, how: str, src: View, dst: View, band: Band, c0: Int, c_end: Int, vectors: int) -> None:
-    """dst[pixel, lane] = src[n, c0 + lane, h, w] for a block of `vectors` vectors of channels, those from c_end on not read.
+@dataclass(frozen=True)
+class Channels:
+    """Which channels: `blocks` blocks of `vectors` vectors from c0 on; those from `end` on are not read."""
 
-    src: a view of dims N C H W. dst: a view of dims pixel, lane. With how="w", band.step is a constant, 1 or 2, and
-    lanes past c_end repeat the last channel; otherwise they are zeros.
+    c0: Int
+    end: Int
+    blocks: Int
+    vectors: int
+
+
+def pack(k: Kernel, how: str, src: View, dst: View, band: Band, channels: Channels) -> None:
+    """dst[block, pixel, lane] = src[n, c0 + block · width + lane, h, w].
+
+    src: dims N C H W. With how="w" band.step is a constant, 1 or 2, and lanes past the end repeat the last
+    channel; otherwise they are zeros.
     """
     if how == "w":
-        for j in range(vectors):
-            _turn(k, src, dst, band, c0 + j * k.V, c_end, j * k.V)
+        for b in k.range(channels.blocks):
+            for j in range(channels.vectors):
+                c = channels.c0 + b * (channels.vectors * k.V) + j * k.V
+                _turn(k, src, dst.at(b), band, (c, channels.end), j * k.V)
         return
+    whole_row = k.vector(0, channels.vectors)
     for i in k.range(band.ni):
         for row in k.range(band.rows):
             h = band.h0 + row * band.hstep
             inside = k.condition(h >= 0) & k.condition(h < band.H)
             for f in k.range(band.phases):
                 at = i * band.image + (row * band.phases + f) * band.columns
-                first = band.pad - f  # columns from first / step on lie inside, up to (W + first) / step
-                lo = k.min(k.max(k.ceil_div(k.max(first, 0), band.step), 0), band.columns)
+                first = band.pad - f  # column j is inside where 0 <= j · step - first < W
+                lo = k.min(k.ceil_div(k.max(first, 0), band.step), band.columns)
                 hi = k.min(k.ceil_div(k.max(first + band.W, 0), band.step), band.columns)
                 lo = k.choose(inside, lo, band.columns)
                 hi = k.max(lo, k.choose(inside, hi, band.columns))
                 for begin, end in ((0, lo), (hi, band.columns)):
                     for j in k.range(begin, end):
-                        dst[at + j, k.vector(0, vectors)] = k.zeros(vectors)
-                copy = _copy_vectors if how == "c" else _copy_elements
-                copy(k, src, dst, (band.n0 + i, h, first), (at, lo, hi, band.step), (c0, c_end), vectors)
+                        for b in k.range(channels.blocks):
+                            dst[b, at + j, whole_row] = k.zeros(channels.vectors)
+                line = View(k, src.addr(band.n0 + i, channels.c0, h, 0), (1, 1),
+                            (src.strides[3], src.strides[1]), src.elem.name)
+                for j in k.range(lo, hi):
+                    w = j * band.step - first
+                    if how == "c":
+                        _copy_vectors(k, line, dst, (w, at + j), channels)
+                    else:
+                        _copy_elements(k, line, dst, (w, at + j), channels)
 
 
-def _copy_vectors(k: Kernel, src: View, dst: View, where: tuple[Int, Int, Int], cols: tuple[Int, Int, Int, Int],
-                  channels: tuple[Int, Int], vectors: int) -> None:
-    (n, h, first), (at, lo, hi, step), (c0, c_end) = where, cols, channels
-    sn, _, sh, sw = src.strides
-    lanes = Lanes(k, 0, [k.mask(c_end - c0 - j * k.V) for j in range(vectors)])
-    line = View(k, src.addr(n, c0, h, 0), (1, 1), (sw, 1), src.elem.name)
-    for j in k.range(lo, hi):
-        dst[at + j, k.vector(0, vectors)] = line[j * step - first, lanes]
+def _copy_vectors(k: Kernel, line: View, dst: View, pixel: tuple[Int, Int], channels: Channels) -> None:
+    """All channels of a pixel, in the order in which they lie in memory."""
+    (w, at), width = pixel, channels.vectors * k.V
+    count = channels.end - channels.c0
+    whole = k.min(count // width, channels.blocks)
+    line = View(k, line.ptr, (1, 1), (line.strides[0], 1), line.elem.name)
+    for b in k.range(whole):
+        lanes = k.vector(b * width, channels.vectors)
+        dst[b, at, lanes.local()] = line[w, lanes]
+    for b in k.range(whole, channels.blocks):
+        left = count - b * width
+        lanes = Lanes(k, b * width, [k.mask(left - j * k.V) for j in range(channels.vectors)])
+        dst[b, at, k.vector(0, channels.vectors)] = line[w, lanes]
 
 
-def _copy_elements(k: Kernel, src: View, dst: View, where: tuple[Int, Int, Int], cols: tuple[Int, Int, Int, Int],
-                   channels: tuple[Int, Int], vectors: int) -> None:
-    (n, h, first), (at, lo, hi, step), (c0, c_end) = where, cols, channels
-    width = vectors * k.V
-    count = k.min(c_end - c0, width)
-    for j in k.range(lo, hi):
+def _copy_elements(k: Kernel, line: View, dst: View, pixel: tuple[Int, Int], channels: Channels) -> None:
+    (w, at), width = pixel, channels.vectors * k.V
+    for b in k.range(channels.blocks):
+        count = k.min(channels.end - channels.c0 - b * width, width)
         for c in k.range(count):
-            dst[at + j, c] = src[n, c0 + c, h, j * step - first]
+            dst[b, at, c] = line[w, b * width + c]
         for c in k.range(count, width):
-            dst[at + j, c] = 0.0
+            dst[b, at, c] = 0.0
 
 
-def _turn(k: Kernel, src: View, dst: View, band: Band, c0: Int, c_end: Int, lane: int) -> None:
-    """One vector of channels: V rows of V pixels each are loaded, transposed in registers and stored by pixel."""
-    V, step = k.V, band.step
+def _turn(k: Kernel, src: View, dst: View, band: Band, channel: tuple[Int, Int], lane: int) -> None:
+    """One vector of channels: V rows of V pixels are loaded, transposed and stored by pixel."""
+    (c0, end), V, step = channel, k.V, band.step
     if not isinstance(step, int):
         raise ValueError("packing by transposes needs a constant step")
-    channel = [k.min(c0 + i, c_end - 1) * src.strides[1] for i in range(V)]
+    offsets = [k.min(c0 + i, end - 1) * src.strides[1] for i in range(V)]
     for i in k.range(band.ni):
         for row in k.range(band.rows):
             h = band.h0 + row * band.hstep
@@ -112,7 +135,7 @@ def _turn(k: Kernel, src: View, dst: View, band: Band, c0: Int, c_end: Int, lane
                     pos = k.positions(w, "i32")
                     w = w.where((pos >= 0) & (pos < k.to_int(band.W, "i32")) & inside)
                     rows: list[Val] = []
-                    for c in channel:
+                    for c in offsets:
                         v = line[w + c]
                         rows.append(v if step == 1 else shuffle(v.part(0), v.part(1), range(0, 2 * V, 2)))
                     for m, column in enumerate(transpose(rows)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vlug.engines.base import NativeProgram
@@ -164,6 +164,8 @@ class Conv:
         sk, sc, sr, ss = w.stride
         out, red = (w.dim[0] // G, w.dim[1]) if g.direction == "fprop" else (w.dim[1], w.dim[0] // G)
         so, sd = (sk, sc) if g.direction == "fprop" else (sc, sk)
+        if red == 0:  # an empty sum: one channel that is never inside, without taps
+            red, axes = 1, [replace(a, source=0, phases=((),) * len(a.phases)) for a in axes]
         bias = 0 if g.bias is None else g.bias.normalised.stride[0]
         return cls(src.dim[0], G, red, out, axes[0], axes[1], _four(src.stride), _four(dst.stride),
                    (so, sd, sr, ss, sk * (w.dim[0] // G)), bias, src.dtype.name)  # fmt: skip

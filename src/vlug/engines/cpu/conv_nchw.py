@@ -49,8 +49,8 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
     panels = k.ceil_div(K, MR)
 
     lists = Lists(k, phases, taps, row_planes)
-    x_table, w_table = tables(k, lists, phases, taps, CB, channel, size("w_c"))
-    wp = pack_weights(k, w, lists, w_table, (G, C, K, CB, phases, taps, size("w_c"), parts), MR)
+    x_table, w_table = tables(k, lists, phases, taps, CB, channel, 1, size("w_c"))
+    wp = pack_weights(k, w, lists, w_table, None, (G, C, K, CB, phases, taps, size("w_c"), parts), MR)
 
     def read(xs: View, n0: Int, i0: Int, channel0: Int, count: Int) -> None:
         """Channels of the unit's images to scratch; rows outside the image become zeros."""

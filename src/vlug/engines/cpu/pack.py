@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from vlug.codegen.ir import Idx, Int, Kernel, Lanes, Var, View
 from vlug.codegen.tile import product
 
-__all__ = ["Lists", "pack_panel", "pack_weights", "table_sum", "tables"]
+__all__ = ["Lists", "either_table", "pack_panel", "pack_weights", "table_sum", "tables"]
 
 
 class Lists:
@@ -32,23 +32,32 @@ class Lists:
 
 
 def tables(
-    k: Kernel, lists: Lists, phases: Int, taps: Int, c_block: Int, channel: Int, w_c: Int
-) -> tuple[View, View]:
-    """Offsets of (c, tap) in the packed planes and in the weights; phase by phase, tap fastest."""
-    x_table, w_table = k.shared(c_block * taps, dtype="i64"), k.shared(c_block * taps, dtype="i64")
+    k: Kernel, lists: Lists, phases: Int, taps: Int, channels: Int, channel: Int, pixel: Int, w_c: Int,
+    taps_first: bool = False,
+) -> tuple[View, View]:  # fmt: skip
+    """Offsets of (c, tap) in the packed planes and in the weights, phase by phase.
+
+    channel, pixel: elements of scratch between channels and between pixels. Taps run fastest, or, with
+    taps_first, channels do (as they lie in channels-last tensors).
+    """
+    x_table, w_table = k.shared(channels * taps, dtype="i64"), k.shared(channels * taps, dtype="i64")
     for phase in k.range(phases):
         t0, t1 = lists.before(phase), lists.before(phase + 1)
-        for c in k.range(c_block):
-            for t in k.range(t1 - t0):
-                at = c_block * t0 + c * (t1 - t0) + t
-                x_table[at] = k.to_int(c * channel + lists.plane(t0 + t))
-                w_table[at] = k.to_int(c * w_c + lists.weight(t0 + t))
+        for t in k.range(t0, t1):
+            x_at, w_at = lists.plane(t) * pixel, lists.weight(t)
+            for c in k.range(channels):
+                at = t * channels + c if taps_first else channels * t0 + c * (t1 - t0) + (t - t0)
+                x_table[at] = k.to_int(c * channel + x_at)
+                w_table[at] = k.to_int(c * w_c + w_at)
     return x_table, w_table
 
 
-def pack_weights(k: Kernel, w: View, lists: Lists, table: View, sizes: tuple[Int, ...], width: int) -> View:
+def pack_weights(
+    k: Kernel, w: View, lists: Lists, table: View, last: View | None, sizes: tuple[Int, ...], width: int
+) -> View:
     """Weights of dims (group, output, offset) as panels [group, panel][channel block][phase][c, tap][width].
 
+    table, last: offsets in w of the elements of a block of channels, and of the last block if they differ.
     sizes: G, C, K, channel block, phases, taps, stride of a channel in w, parts.
     """
     G, C, K, c_block, phases, taps, w_c, parts = sizes
@@ -65,9 +74,18 @@ def pack_weights(k: Kernel, w: View, lists: Lists, table: View, sizes: tuple[Int
                     n_l = (c1 - c0) * (t1 - t0)
                     panel = View(k, wp.addr(u, c0 * taps + (c1 - c0) * t0, 0), (n_l, width), (width, 1))
                     source = View(k, w.addr(g, o, c0 * w_c), (1,), dtype=w.elem.name)
-                    columns = View(k, table.addr(c_block * t0), (1,), dtype="i64")
+                    columns = either_table(k, c1 - c0, c_block, table, last, t0)
                     pack_panel(k, source, panel, width, K - o, w.strides[1], n_l, columns)
     return wp
+
+
+def either_table(k: Kernel, count: Int, block: Int, table: View, last: View | None, t0: Int) -> View:
+    """The offsets from tap t0 on for a block of `count` channels: those of a whole block or of the last."""
+    if last is None:  # channels outermost: the first of a whole block
+        return View(k, table.addr(t0 * block), (1,), dtype="i64")
+    whole = k.condition(k.compare("==", count, block))
+    at = k.op("select", whole.v[0], table.addr(t0 * block), last.addr(t0 * count))
+    return View(k, at, (1,), dtype="i64")
 
 
 def table_sum(

@@ -1,0 +1,242 @@
+"""Convolution with channels last (NHWC): vectors along output channels, source pixels broadcast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vlug.codegen import isa as isas
+from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, maximum
+from vlug.codegen.jit import compiled
+from vlug.codegen.tile import product
+from vlug.engines.base import Engine, EngineConfig, NativeProgram
+from vlug.engines.cpu.conv_base import Conv, Planes, divide, parse, program, round_up
+from vlug.engines.cpu.pack import Lists, either_table, pack_weights, tables
+from vlug.graph import Graph
+
+if TYPE_CHECKING:
+    from vlug.runtime.device import CpuDevice
+
+__all__ = ["ConvNHWC", "conv_pixels"]
+
+#: Vectors of output channels in a tile.
+NR = 2
+#: Channels of the source that are packed at once: few, with taps, one tap.
+BLOCKS = (4, 32, 128)
+
+
+def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu: bool) -> None:
+    """Any 2-D convolution with channels last: dst[n, ·, o] = Σ_tap Σ_c src[n, · + tap, c] · w[o, tap, c].
+
+    A unit is a band of output rows of a few images and a chunk of output channels. Blocks of `c_block` source
+    channels go to scratch as zero-padded pixels a constant distance apart, so that all pixels of a tile are
+    constant displacements. A tile is two runs of `run` neighbouring pixels, each anywhere, by two vectors of
+    output channels; a table holds the offset of every (tap, channel).
+    """
+    size, B = k.size, NR * k.V
+    N, G, C, K = (size(n) for n in "NGCK")
+    src_h, src_w, dst_h, dst_w = (size(n) for n in ("src_h", "src_w", "dst_h", "dst_w"))
+    row_step, col_step, row_out, col_out = (size(n) for n in ("row_step", "col_step", "row_out", "col_out"))
+    x = k.view(N, src_h, src_w, G * C, dtype=dtype, strides=[
+        size("src_n"), size("src_y"), size("src_x"), 1])  # fmt: skip
+    w = k.view(1, 1, 1, dtype=dtype, strides=[size("w_g"), size("w_o"), 1])
+    y = k.view(N, dst_h, dst_w, G * K, dtype=dtype, strides=[
+        size("dst_n"), size("dst_y"), size("dst_x"), 1])  # fmt: skip
+    b = k.view(G * K, dtype=dtype) if bias else None
+    NI, HB, KC = size("images"), size("band"), size("k_chunk", multiple=B)
+    width, first, valid, lead, plane, low = (
+        size(n) for n in ("width", "first", "valid", "lead", "plane", "low"))  # fmt: skip
+    band_rows, pitch = size("band_rows"), NI * width
+    row_planes, col_planes = size("row_planes"), size("col_planes")
+    row_phases, col_phases, taps = size("row_phases"), size("col_phases"), size("taps")
+    phases, parts = row_phases * col_phases, size("parts")
+    panels, row_runs = k.ceil_div(K, B), size("row_runs")
+    runs = row_runs * HB * NI
+    tiles = k.ceil_div(runs, 2)
+    step = c_block + 16 if c_block > 64 else c_block  # pixels 512 bytes apart would share cache sets
+
+    lists = Lists(k, phases, taps, row_planes)
+    last = size("c_last")  # channels in the last block
+    w_c = size("w_c")
+    x_table, w_table = tables(k, lists, phases, taps, c_block, 1, step, w_c, taps_first=True)
+    x_last, w_last = tables(k, lists, phases, taps, last, 1, step, w_c, taps_first=True)
+    wp = pack_weights(k, w, lists, w_table, w_last, (G, C, K, c_block, phases, taps, w_c, parts), B)
+
+    def read(xs: View, n0: Int, i0: Int, c0: Int, count: Int) -> None:
+        """A block of channels of the unit's images to scratch; rows outside the image become zeros."""
+        for image in k.range(NI):
+            for pr in k.range(row_planes):
+                for r in k.range(band_rows):
+                    h = (i0 + r + low) * row_step + lists.row(pr)
+                    inside = (h >= 0) & (h < src_h) & (n0 + image < N)
+                    for pc in k.range(col_planes):
+                        residue = lists.col(pc)
+                        to = (pr * col_planes + pc) * plane + lead + r * pitch + image * width
+                        whole = k.ceil_div(k.max(src_w - residue, 0), col_step)
+                        for reads in k.either(inside):
+                            for j in k.range(k.min(valid, k.max(whole - first, 0))):
+                                for c in k.vectors(count):
+                                    if reads:
+                                        v = x[n0 + image, h, (first + j) * col_step + residue, c + c0]
+                                        xs[to + j, c] = v
+                                    else:
+                                        xs[to + j, c] = 0.0
+
+    def finish(v: Val, lanes: Lanes) -> Val:
+        v = v if b is None else v + b[lanes]
+        return maximum(v, 0.0) if relu else v
+
+    class Run:
+        """One run of a tile: where its first pixel lies in scratch and in y, how many pixels it has."""
+
+        def __init__(self, u: Int, n0: Int, i0: Int, phase: Int):
+            inside = u < runs
+            u = k.choose(inside, u, 0)
+            j, rest = u % row_runs * run, u // row_runs
+            i, image = rest % HB, rest // HB
+            self.at = i * pitch + image * width + j
+            a, f = phase // col_phases, phase % col_phases
+            h, n = (i0 + i) * row_out + a, n0 + image
+            self.y = View(k, y.addr(n, h, j * col_out + f, 0), (1, 1), (y.strides[2] * col_out, 1), dtype)
+            count = k.min(run, (dst_w - f + col_out - 1) // col_out - j)
+            self.count = k.choose(inside & (h < dst_h) & (n < N), k.max(count, 0), 0)
+
+    def reduce_tile(xs: View, table: View, panel: View, length: Int, two: list[Run], mine: View, c0: Int,
+                    c1: Int, channel0: Int, o: Int) -> None:  # fmt: skip
+        """The tile's sum over a block of channels; after the last block, to the tensor."""
+        acc = [k.var(k.zeros(NR)) for _ in range(2 * run)]
+        every, from_ = k.vector(0, NR), [View(k, xs.addr(r.at, 0), (1,)) for r in two]
+        with k.unless(k.compare("==", c0, 0)):
+            for i, s in enumerate(acc):
+                s.set(mine[i, every])
+
+        def pixel(i: int, l: Int) -> Val:
+            return from_[i // run][table[l].idx() + i % run * step]
+
+        product(k, acc, (0, length), pixel, lambda l: panel[l, every], unroll=1)
+        for done in k.either(k.compare("==", c1, C)):
+            if not done:
+                for i, s in enumerate(acc):
+                    mine[i, every] = s
+                continue
+            full = two[0].count.eq(run) & two[1].count.eq(run) & (o + B <= K)
+            for whole in k.either(full):
+                if whole:
+                    for i, s in enumerate(acc):
+                        two[i // run].y[i % run, every + (channel0 + o)] = finish(s, every + (channel0 + o))
+                    continue
+                for i, s in enumerate(acc):
+                    mine[i, every] = s
+                for r, one in enumerate(two):
+                    for i in k.range(one.count):
+                        for lanes in k.vectors(k.min(B, K - o)):
+                            at = lanes + (channel0 + o)
+                            one.y[i, at] = finish(mine[i + r * run, lanes], at)
+
+    one_slot = size("sums").eq(1)
+    groups, bands, chunks = k.ceil_div(N, NI), size("bands"), k.ceil_div(K, KC)
+    units = G * groups * bands * chunks
+    parts_here = k.min(parts, units)
+    per = k.ceil_div(units, parts_here)
+    for lo, hi in k.chunk(parts_here):
+        pixels = size("pixels")
+        xs = k.scratch(pixels, step)
+        sums = k.scratch(size("sums"), 2 * run, B)
+        for p in k.vectors(pixels * step, by=4):
+            xs[0, p] = 0.0
+        for u in k.range(lo * per, k.min(hi * per, units)):
+            o0, rest = u % chunks * KC, u // chunks
+            i0, rest = rest % bands * HB, rest // bands
+            n0, g = rest % groups * NI, rest // groups
+            count = k.min(KC, K - o0)
+            for c0, c1 in k.blocks(C, c_block):
+                read(xs, n0, i0, g * C + c0, c1 - c0)
+                for phase in k.range(phases):
+                    t0, t1 = lists.before(phase), lists.before(phase + 1)
+                    length = (c1 - c0) * (t1 - t0)
+                    table = either_table(k, c1 - c0, c_block, x_table, x_last, t0)
+                    for kb in k.range(k.ceil_div(count, B)):
+                        o = o0 + kb * B
+                        start = wp.addr(g * panels + o // B, c0 * taps + (c1 - c0) * t0, 0)
+                        panel = View(k, start, (1, B), (B, 1))
+                        for tile in k.range(tiles):
+                            two = [Run(tile * 2 + r, n0, i0, phase) for r in range(2)]
+                            mine = sums.at(k.choose(one_slot, 0, (phase * (KC // B) + kb) * tiles + tile))
+                            reduce_tile(xs, table, panel, length, two, mine, c0, c1, g * K, o)
+
+
+class ConvNHWC(Engine):
+    """2-D convolution, fprop (with bias and ReLU) and dgrad, channels last in and out."""
+
+    name = "cpu.conv_nhwc"
+
+    def why_not(self, graph: Graph, device: CpuDevice) -> str | None:
+        if device.isa not in isas.ALL:
+            return f"no kernels for the instruction set {device.isa}"
+        g = parse(graph)
+        if isinstance(g, str):
+            return g
+        for t in (g.src, g.dst):
+            if t.dim[1] > 1 and t.stride[1] != 1:
+                return f"the channels of {t.name} are not next to each other in memory"
+        if g.bias is not None and g.bias.normalised.stride[0] != 1:
+            return "the bias is not contiguous"
+        return None
+
+    def share(self, graph: Graph, device: CpuDevice) -> float:
+        g = parse(graph)
+        if isinstance(g, str):
+            return 0.0
+        c, B = Conv.of(g), NR * isas.ALL[device.isa].lanes
+        return 0.8 * c.K / round_up(max(c.K, 1), B)
+
+    def knobs(self, graph: Graph, device: CpuDevice) -> dict[str, tuple[int, ...]]:
+        """c_block: channels packed at once; band, images, k_chunk: rows, images, channels of a unit."""
+        g = parse(graph)
+        if isinstance(g, str):
+            return {}
+        d = choose(Conv.of(g), device)
+        return {name: (d[name], *(v for v in more if v != d[name])) for name, more in (
+            ("c_block", BLOCKS), ("band", (4, 7, 8, 14, 28)), ("images", (1, 2, 4)),
+            ("k_chunk", (64, 128, 256)),
+        )}  # fmt: skip
+
+    def compile(self, graph: Graph, config: EngineConfig, device: CpuDevice) -> NativeProgram:
+        g = parse(graph)
+        if isinstance(g, str):
+            raise ValueError(f"{self.name}: {g}")
+        c, isa = Conv.of(g), isas.ALL[device.isa]
+        B, run = NR * isa.lanes, isa.tile_rows(NR, (2, 6, 14)) // 2
+        knobs = dict(config.knobs)
+        band = max(1, min(knobs["band"], c.rows.count))
+        images = max(1, min(knobs["images"], c.N))
+        chunk = round_up(max(1, min(knobs["k_chunk"], c.K)), B)
+        block = knobs["c_block"]
+        planes = Planes.of(c, band, images, 2 * run)
+        row_runs = -(-c.cols.count // run)
+        tiles = -(-row_runs * band * images // 2)
+        phases = len(c.rows.phases) * len(c.cols.phases)
+        kernel = compiled(
+            conv_pixels, isa, dtype=c.dtype, run=run, c_block=block, bias=g.bias is not None, relu=g.relu)
+        return program(kernel, g, c, planes, {
+            "k_chunk": chunk, "row_runs": row_runs, "c_last": (max(c.C, 1) - 1) % block + 1,
+            "pixels": planes.plane * len(c.rows.planes) * len(c.cols.planes),
+            "sums": 1 if block >= c.C else phases * (chunk // B) * tiles,
+            "bands": -(-c.rows.count // band), "parts": 1 if c.flops < 200_000 else 1 << 30,
+        })  # fmt: skip
+
+
+def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
+    """Block sizes: packed source in an eighth of L2, sums (where channels come in blocks) in a quarter."""
+    few, several, many = BLOCKS
+    c_block = few if few >= c.C else several if c.taps > 1 else many
+    planes = len(c.rows.planes) * len(c.cols.planes)
+    images = 1
+    while images < c.N and images * c.cols.count * c.rows.count < 196 and c.N // (2 * images) >= 2:
+        images *= 2
+    row = images * (c.cols.count + c.cols.high - c.cols.low)
+    chunk = min(c.K, 512)
+    phases = len(c.rows.phases) * len(c.cols.phases)
+    band = device.l2 // 8 // (4 * c_block * row * planes)
+    if c_block < c.C:
+        band = min(band, device.l2 // 4 // (4 * chunk * row * phases))
+    return {"c_block": c_block, "band": divide(c.rows.count, band), "images": images, "k_chunk": chunk}

@@ -336,11 +336,12 @@ def convert(k: Kernel, a: Any, t: Any) -> Any:
     return k.op("zext" if src is I1 else "sext", a, t)
 
 
-def select(m: Any, a: Any, b: Any) -> Any:
+def select(m: Any, a: Any, b: Any) -> Val:
     """a where the mask is true, else b; a plain value where the mask is a Python bool."""
     if isinstance(m, bool):
-        return a if m else b
-    k = m.k
+        known: Val = a if m else b
+        return known
+    k: Kernel = m.k
     first = a if isinstance(a, Val) else b if isinstance(b, Val) else None
     return k.zip(lambda x, y, c: k.op("select", c, x, y), k.val(a, first), k.val(b, first), m)
 

@@ -93,6 +93,9 @@ class Idx:
     def __mod__(self, o: Int) -> Int:
         return 0 if isinstance(o, int) and o == 1 else self._new("urem", "%", o)
 
+    def __rmod__(self, o: int) -> Idx:
+        return Idx(self.k, self.k.op("urem", I64(o), self.raw()), formula=combine("%", o, self))
+
     def __lt__(self, o: Int) -> Any: return self.k.compare("<", self, o)
     def __le__(self, o: Int) -> Any: return self.k.compare("<=", self, o)
     def __gt__(self, o: Int) -> Any: return self.k.compare(">", self, o)

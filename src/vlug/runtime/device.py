@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from vlug import config
+from vlug import config, log
 from vlug.errors import BadInput
 
-__all__ = ["FAKE", "ISA_NEEDS", "CpuDevice", "cpu_features", "fake", "host", "usable_cores"]
+__all__ = [
+    "FAKE",
+    "ISA_NEEDS",
+    "KERNEL_ISAS",
+    "Ceilings",
+    "CpuDevice",
+    "cpu_features",
+    "fake",
+    "host",
+    "load_ceilings",
+    "save_ceilings",
+    "usable_cores",
+]
 
 _AVX2 = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
@@ -31,6 +44,15 @@ KERNEL_ISAS = ("avx2", "avx512")
 
 
 @dataclass(frozen=True)
+class Ceilings:
+    """What all usable cores reach together: fp32 flops/s, and bytes/s read and written by copies."""
+
+    flops: float
+    memory: float
+    cache: float
+
+
+@dataclass(frozen=True)
 class CpuDevice:
     """A processor. `isa` is what kernels use on it ("none": only the reference engine)."""
 
@@ -47,6 +69,10 @@ class CpuDevice:
     def abilities(self) -> tuple[str, ...]:
         """Every instruction set of ours that the processor has, whatever kernels use."""
         return tuple(i for i, needs in ISA_NEEDS.items() if self.features.issuperset(needs))
+
+    def ceilings(self) -> Ceilings | None:
+        """What was measured on this device (by codegen.ceilings), None if nothing was yet."""
+        return load_ceilings(self.fingerprint)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.isa}, {self.cores} cores)"
@@ -117,6 +143,58 @@ def _host(cap: str) -> CpuDevice:
     l1, l2, l3 = _cache_bytes(1, 32 << 10), _cache_bytes(2, 1 << 20), _cache_bytes(3, 0)
     text = f"{name}|{isa}|{cores}|{l1}|{l2}|{l3}|{' '.join(sorted(features))}"
     return CpuDevice(name, isa, features, cores, l1, l2, l3, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def _ceilings_file() -> Path:
+    return config.cache_dir() / "ceilings.json"
+
+
+def load_ceilings(fingerprint: str) -> Ceilings | None:
+    """Figures kept by `save_ceilings`; what is no sensible file counts as nothing."""
+    path = _ceilings_file()
+    if not config.STORE.get():
+        return _known.get(fingerprint)
+    try:
+        stamp = (str(path), path.stat().st_mtime_ns)
+    except OSError:
+        return _known.get(fingerprint)
+    if stamp not in _read:
+        _read.clear()
+        try:
+            found = json.loads(path.read_text())
+            _read[stamp] = {
+                name: Ceilings(**c) for name, c in found.items()
+                if set(c) == {"flops", "memory", "cache"} and all(1e6 < v < 1e18 for v in c.values())
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            log.once("warn", f"{path} is not used: it is no file of measured ceilings")
+            _read[stamp] = {}
+    return _read[stamp].get(fingerprint) or _known.get(fingerprint)
+
+
+def save_ceilings(fingerprint: str, ceilings: Ceilings) -> None:
+    """Keep figures for this process and, where it can be written, in the cache directory."""
+    _known[fingerprint] = ceilings
+    if not config.STORE.get():
+        return
+    path = _ceilings_file()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            kept = json.loads(path.read_text())
+        except (OSError, ValueError):
+            kept = {}
+        kept = kept if isinstance(kept, dict) else {}
+        kept[fingerprint] = asdict(ceilings)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(kept, indent=1))
+        temporary.replace(path)
+    except OSError as e:
+        log.once("warn", f"measured ceilings are not kept in {path}: {e.strerror or e}")
+
+
+_known: dict[str, Ceilings] = {}
+_read: dict[tuple[str, int], dict[str, Ceilings]] = {}
 
 
 def fake(isa: str) -> CpuDevice:

@@ -11,16 +11,15 @@ import ctypes
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from vlug import config, heuristics
 from vlug.engines.base import Engine, EngineConfig, NativeProgram, Program
 from vlug.errors import BadInput, DTypeError, NotSupported, ShapeError
 from vlug.graph import Graph
+from vlug.runtime import handle
 from vlug.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -150,34 +149,28 @@ class ExecutionPlan:
 
     # --- execution ---
     def execute(self, arrays: Mapping[str, Any], threads: int | None = None) -> None:
-        """Run the plan. arrays: every input and output by name, as a NumPy array, anything with DLPack, or
-        an address (int: unchecked). Outputs are written in place.
+        """Run the plan. arrays: every input and output by name: NumPy arrays, anything that lends its memory
+        (DLPack, array interface, buffer), or addresses (int: unchecked). Outputs are written in place.
 
         Raises BadInput, ShapeError or DTypeError (before any code runs) for an array that is missing,
         unknown, read-only though written, or whose dims, strides or dtype are not the graph's;
         ExecutionError if a kernel reports a failure.
         """
         held = self._check(arrays)
-        if self.is_native:
-            self._run_native([_address(held[n]) for n in self.outer], threads)
-            return
-        self._run_mixed(held, threads)
+        with ExitStack() as stack:
+            if threads is not None:
+                stack.enter_context(config.THREADS.using(threads))
+            if self.is_native:
+                self._run_native(held)
+            else:
+                self._run_mixed(held)
 
-    def _run_native(self, pointers: list[int], threads: int | None) -> None:
-        from vlug.codegen import native
-
-        if threads is None:
-            native.run(self.native(), pointers)
-        else:
-            with config.THREADS.using(threads):
-                native.run(self.native(), pointers)
-
-    def _check(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    def _check(self, arrays: Mapping[str, Any]) -> dict[str, handle.Array]:
         written = {t.name for t in self.graph.outputs}
         unknown = [n for n in arrays if n not in self.outer]
         if unknown:
             raise BadInput(f"{unknown[0]}: not a tensor of the graph; it has {', '.join(self.outer)}")
-        held: dict[str, Any] = {}
+        held: dict[str, handle.Array] = {}
         for name in self.outer:
             if name not in arrays:
                 raise BadInput(f"{name}: no array came for it; the graph has {', '.join(self.outer)}")
@@ -185,36 +178,40 @@ class ExecutionPlan:
         self._check_overlap(held, written)
         return held
 
-    def _check_overlap(self, held: Mapping[str, Any], written: set[str]) -> None:
+    def _check_overlap(self, held: Mapping[str, handle.Array], written: set[str]) -> None:
         """Outputs may not share memory with anything else, running statistics and exact in-place aside."""
-        real = {n: a for n, a in held.items() if isinstance(a, np.ndarray) and a.size}
-        for out in written & real.keys():
-            for other, a in real.items():
-                if (
-                    other == out
-                    or (other in written and other < out)
-                    or not np.may_share_memory(real[out], a)
-                ):
+        reach = {n: (a.pointer, a.pointer + self._bytes(n)) for n, a in held.items() if a.size}
+        for out in written & reach.keys():
+            start, end = reach[out]
+            for other, (a, b) in reach.items():
+                if other == out or (other in written and other < out) or b <= start or end <= a:
                     continue
-                same = a.ctypes.data == real[out].ctypes.data and a.strides == real[out].strides
+                same = a == start and held[other].strides == held[out].strides
                 if not (same and _in_place(self.graph, other, out)):
                     raise BadInput(f"{out}: its memory overlaps that of {other}")
 
-    def _run_mixed(self, held: Mapping[str, Any], threads: int | None) -> None:
-        """Step by step over NumPy arrays: at least one step is a program in Python."""
-        real = {
-            n: a if isinstance(a, np.ndarray) else _view(a, self.graph.tensors[n]) for n, a in held.items()
-        }
+    def _bytes(self, name: str) -> int:
+        t = self.graph.tensors[name]
+        return t.span * t.dtype.itemsize
+
+    def _run_native(self, held: Mapping[str, handle.Array]) -> None:
+        from vlug.codegen import native
+
+        native.run(self.native(), [held[n].pointer for n in self.outer])
+
+    def _run_mixed(self, held: Mapping[str, handle.Array]) -> None:
+        """Step by step: at least one step is a program in Python, over NumPy arrays."""
+        real = dict(held)
         for step in self.steps:
             names = [t.name for t in (*step.graph.inputs, *step.graph.outputs)]
             for n in names:
                 if n not in real:
-                    real[n] = _empty(self.graph.tensors[n])
+                    t = self.graph.tensors[n]
+                    real[n] = handle.array(handle.empty(t.dim, t.dtype, t.stride), n)
             if isinstance(step.program, NativeProgram):
-                part = ExecutionPlan(step.graph, self.device, [step], ())
-                part._run_native([_address(real[n]) for n in part.outer], threads)
+                ExecutionPlan(step.graph, self.device, [step], ())._run_native(real)
             else:
-                step.program.run({n: real[n] for n in names})
+                step.program.run({n: real[n].numpy() for n in names})
 
     # --- explanation ---
     def explain(self, as_dict: bool = False) -> Any:
@@ -515,49 +512,17 @@ def _in_place(graph: Graph, other: str, out: str) -> bool:
     return len(graph) == 1 and graph.nodes[0].op.name in _POINTWISE
 
 
-def _array(given: Any, t: Tensor, written: bool) -> Any:
-    """The argument as a checked array (or an address as it came)."""
+def _array(given: Any, t: Tensor, written: bool) -> handle.Array:
+    """The argument as checked memory; an address is taken as it comes."""
     if isinstance(given, int) and not isinstance(given, bool):
         if given == 0 and t.numel:
             raise BadInput(f"{t.name}: its address is null")
-        return given
-    a = given
-    if not isinstance(a, np.ndarray):
-        if not hasattr(a, "__dlpack__"):
-            raise BadInput(
-                f"{t.name}: {type(a).__name__} is not a NumPy array, a DLPack object or an address"
-            )
-        try:
-            a = np.from_dlpack(a)
-        except (BufferError, TypeError, RuntimeError) as e:
-            raise BadInput(f"{t.name}: {type(given).__name__} cannot be read through DLPack: {e}") from None
-    if a.dtype != t.dtype.numpy:
+        return handle.Array(given, t.dim, t.stride, t.dtype, False, None)
+    a = handle.array(given, t.name, written)
+    if a.dtype != t.dtype:
         raise DTypeError(f"{t.name}: dtype is {a.dtype}, the graph has {t.dtype}")
     if a.shape != t.dim:
         raise ShapeError(f"{t.name}: dims are {a.shape}, the graph has {t.dim}")
-    if any(s % a.itemsize for s in a.strides) and a.size:
-        raise ShapeError(f"{t.name}: byte strides {a.strides} are not multiples of {a.itemsize}")
-    strides = tuple(s // a.itemsize for s in a.strides)
-    if not t.has_strides(strides):
-        raise ShapeError(f"{t.name}: strides are {strides}, the graph has {t.stride}")
-    if written and not a.flags.writeable:
-        raise BadInput(f"{t.name}: it is written but the array is read-only")
+    if not t.has_strides(a.strides):
+        raise ShapeError(f"{t.name}: strides are {a.strides}, the graph has {t.stride}")
     return a
-
-
-def _address(a: Any) -> int:
-    return int(a) if isinstance(a, int) else int(a.ctypes.data)
-
-
-def _empty(t: Tensor) -> NDArray[Any]:
-    """A new array with the tensor's strides."""
-    flat = np.empty(max(t.span, 1), t.dtype.numpy)
-    strides = [s * t.dtype.itemsize for s in t.stride]
-    return np.lib.stride_tricks.as_strided(flat, t.dim, strides)
-
-
-def _view(address: int, t: Tensor) -> NDArray[Any]:
-    """Memory at an address as an array (for programs in Python)."""
-    raw = (ctypes.c_char * max(t.span * t.dtype.itemsize, 1)).from_address(address)
-    flat: NDArray[Any] = np.frombuffer(memoryview(raw).cast("B"), t.dtype.numpy, t.span)
-    return np.lib.stride_tricks.as_strided(flat, t.dim, [s * t.dtype.itemsize for s in t.stride])

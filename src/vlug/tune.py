@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import statistics
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,28 +12,15 @@ from vlug.engines.base import EngineConfig
 from vlug.graph import Graph
 from vlug.heuristics import NOISE
 from vlug.runtime import device as devices
+from vlug.runtime.timing import Stats, interleaved
 from vlug.store import STOCK_TORCH, Store, Timing, default_store
 
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
 
-__all__ = ["Sample", "decide", "fastest", "flush", "measure", "remember"]
+__all__ = ["decide", "fastest", "flush", "measure", "remember"]
 
 Call = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Times of one candidate in seconds: the median, the distance between the quartiles, how many calls."""
-
-    median: float
-    spread: float
-    count: int
-
-    @classmethod
-    def of(cls, times: list[float]) -> Sample:
-        quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
-        return cls(statistics.median(times), quartiles[2] - quartiles[0], len(times))
 
 
 class _Flush:
@@ -61,42 +44,26 @@ flush = _Flush()
 def measure(
     candidates: Mapping[str, Call],
     *,
-    rounds: int = 5,
-    seconds: float = 0.25,
+    budget: float = 0.25,
+    rounds: tuple[int, int] = (3, 9),
     cold: bool = True,
     before: Call | None = None,
-    seed: int = 0,
-) -> dict[str, Sample]:
-    """Time each candidate in rounds, every round in another order, until `rounds` or `seconds` are used up
-    (three rounds at the least).
-
-    The first call of each is not counted. cold: caches are emptied before each call. before: is called before
-    each timed call, outside the time (a weight update, say).
+) -> dict[str, Stats]:
+    """Time candidates in turn, in another order each round, within `budget` seconds (rounds[0] rounds at the
+    least); the first call of each is not counted. cold: caches are emptied before each call. before: called
+    before each timed call, outside the time (a weight update, say).
     """
-    order = random.Random(seed)
-    names = list(candidates)
-    for name in names:
+
+    def prepare() -> None:
         if before is not None:
             before()
-        candidates[name]()
-    times: dict[str, list[float]] = {name: [] for name in names}
-    end = time.perf_counter() + seconds
-    done = 0
-    while done < rounds and (done < 3 or time.perf_counter() < end):
-        order.shuffle(names)
-        for name in names:
-            if before is not None:
-                before()
-            if cold:
-                flush()
-            start = time.perf_counter()
-            candidates[name]()
-            times[name].append(time.perf_counter() - start)
-        done += 1
-    return {name: Sample.of(times[name]) for name in candidates}
+        if cold:
+            flush()
+
+    return interleaved(candidates, budget=budget, rounds=rounds, cold=prepare)
 
 
-def fastest(samples: Mapping[str, Sample]) -> str:
+def fastest(samples: Mapping[str, Stats]) -> str:
     """The name of the fastest; a later one must beat an earlier by more than the noise."""
     best = ""
     for name, s in samples.items():
@@ -109,7 +76,7 @@ def remember(
     graph: Graph,
     config: EngineConfig | str,
     version: str,
-    sample: Sample,
+    sample: Stats,
     threads: int,
     *,
     device: CpuDevice | None = None,
@@ -130,8 +97,8 @@ def remember(
             knobs,
             threads,
             max(sample.median, 1e-9),
-            sample.spread,
-            sample.count,
+            2 * sample.spread * sample.median,
+            sample.calls,
         )
     )
 

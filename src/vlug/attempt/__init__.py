@@ -1,4 +1,4 @@
-"""`vlug try`: a user's own training script for N optimiser steps, stock and with vlug, each in its own process."""
+"""`vlug try`: a user's own training script for N optimiser steps, stock and with vlug, one process each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,12 @@ def run_script(
         raise ScriptFailed(f"{script.name} {_how(vlug)}: {data['error']}\n{last}")
     if len(data["times"]) < 2:
         raise ScriptFailed(
-            f"{script.name} {_how(vlug)}: {len(data['times'])} optimiser steps were seen, 2 or more are needed"
-            f" (torch.optim optimisers are watched)\n{last}"
+            f"{script.name} {_how(vlug)}: {len(data['times'])} optimiser steps were seen,"
+            f" 2 or more are needed (torch.optim optimisers are watched)\n{last}"
         )
     times = data["times"]
     return Run(
-        [b - a for a, b in zip(times, times[1:])],
+        [b - a for a, b in pairwise(times)],
         data["losses"],
         data["memory"],
         data["stats"],
@@ -109,7 +110,7 @@ def _how(vlug: bool) -> str:
 
 
 def compare(stock: Run, ours: Run, warm_up: int, price: float | None = None) -> dict[str, Any]:
-    """The figures of `vlug try`: time a step, speed-up, agreement of losses, memory, what was taken, savings."""
+    """The figures of `vlug try`: time a step, agreement of losses, memory, what was taken, savings."""
     n = min(len(stock.losses), len(ours.losses))
     apart = [_apart(a, b) for a, b in zip(stock.losses[:n], ours.losses[:n])]
     before, after = stock.step(warm_up), ours.step(warm_up)

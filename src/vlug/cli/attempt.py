@@ -1,4 +1,4 @@
-"""vlug try SCRIPT.py [ARGUMENT …]: your own training script for some steps, stock and with vlug, side by side."""
+"""vlug try SCRIPT.py [ARGUMENT …]: your own training script for some steps, stock and with vlug."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["Parser", "applied", "emit", "graph_of", "milliseconds", "positive", 
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser of `vlug NAME` with --json; a wrong argument is one line on stderr and exit code 2."""
+    """The parser of `vlug NAME`, with --json; a wrong argument is one line on stderr and exit code 2."""
 
     def __init__(self, name: str, doc: str, **more: Any) -> None:
         super().__init__(prog=f"vlug {name}", description=doc, allow_abbrev=False, **more)

@@ -16,6 +16,8 @@ from vlug.cli.counts import taken_lines
 from vlug.demo import report
 from vlug.errors import VlugError
 
+SIDES = ("stock", "vlug")
+
 
 def main(argv: Sequence[str]) -> int:
     p = Parser("demo", "Train a small residual network on handwritten digits and make one ResNet-50 training"
@@ -108,19 +110,19 @@ def _show(
     for line in digits["vlug"]["said"]:
         print(line)
     rows: list[list[Any]] = [
-        ["digits: time an epoch", *(f"{digits['epoch_seconds'][s]:.2f} s" for s in ("stock", "vlug")),
+        ["digits: time an epoch", *(f"{digits['epoch_seconds'][s]:.2f} s" for s in SIDES),
          f"×{digits['speed_up']:.2f}"],
-        ["digits: accuracy", *(f"{digits['accuracy'][s]:.2f} %" for s in ("stock", "vlug")), ""],
-        ["digits: memory", *(f"{digits['memory'][s] / 2**20:.0f} MiB" for s in ("stock", "vlug")), ""],
+        ["digits: accuracy", *(f"{digits['accuracy'][s]:.2f} %" for s in SIDES), ""],
+        ["digits: memory", *(f"{digits['memory'][s] / 2**20:.0f} MiB" for s in SIDES), ""],
     ]  # fmt: skip
     if resnet is not None:
         rows += [
-            ["ResNet-50: training step", *(milliseconds(resnet["step_seconds"][s]) for s in ("stock", "vlug")),
+            ["ResNet-50: training step", *(milliseconds(resnet["step_seconds"][s]) for s in SIDES),
              f"×{resnet['speed_up']:.2f}"],
-            ["ResNet-50: first step", *(milliseconds(resnet[s]["step_seconds"][0]) for s in ("stock", "vlug")),
+            ["ResNet-50: first step", *(milliseconds(resnet[s]["step_seconds"][0]) for s in SIDES),
              f"{resnet['first_step_extra']:+.2f} s"],
-            ["ResNet-50: loss", *(f"{resnet[s]['losses'][0]:.6f}" for s in ("stock", "vlug")), ""],
-            ["ResNet-50: memory", *(f"{resnet['memory'][s] / 2**20:.0f} MiB" for s in ("stock", "vlug")), ""],
+            ["ResNet-50: loss", *(f"{resnet[s]['losses'][0]:.6f}" for s in SIDES), ""],
+            ["ResNet-50: memory", *(f"{resnet['memory'][s] / 2**20:.0f} MiB" for s in SIDES), ""],
         ]  # fmt: skip
     threads = digits["vlug"]["threads"]
     table(f"PyTorch {digits['vlug']['torch']}, {threads} threads", ["", "stock", "vlug", ""], rows)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 __all__ = ["ResNet50", "SmallResNet"]
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Two 3×3 convolutions and a shortcut."""
 
     def __init__(self, c: int, k: int, stride: int = 1) -> None:
@@ -27,7 +27,7 @@ class Block(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-class SmallResNet(nn.Module):
+class SmallResNet(nn.Module):  # type: ignore[misc]
     """A residual network for 32×32 grey images and 10 classes."""
 
     def __init__(self, widths: Sequence[int] = (32, 64, 128)) -> None:
@@ -43,7 +43,7 @@ class SmallResNet(nn.Module):
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(nn.Module):  # type: ignore[misc]
     """1×1, 3×3 (strided), 1×1 and a shortcut."""
 
     def __init__(self, c: int, k: int, stride: int = 1) -> None:
@@ -62,8 +62,8 @@ class Bottleneck(nn.Module):
         return self.relu(self.body(x) + self.shortcut(x))
 
 
-class ResNet50(nn.Module):
-    """ResNet-50 (He et al. 2015, arXiv:1512.03385) with the stride in the 3×3 convolution, as commonly trained."""
+class ResNet50(nn.Module):  # type: ignore[misc]
+    """ResNet-50 (He et al. 2015, arXiv:1512.03385), the stride in the 3×3 convolution as commonly trained."""
 
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()

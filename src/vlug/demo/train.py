@@ -1,4 +1,4 @@
-"""The demo's training, in a process of its own: plain PyTorch. Whether vlug serves it is none of its business.
+"""The demo's training, in a process of its own: plain PyTorch, whether vlug serves it or not.
 
     python -m vlug.demo.train digits|resnet50 JSON-OPTIONS
 

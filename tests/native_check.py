@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from vlug.engines.base import Engine, NativeProgram
 from vlug.graph import Graph
-from vlug.runtime.device import CpuDevice, host
+from vlug.runtime.device import ISA_NEEDS, KERNEL_ISAS, CpuDevice, cpu_features, host
 from vlug.tensor import Tensor
 
 PAGE = 4096
@@ -62,6 +63,11 @@ class Memory:
         raw = self.view[self.offset : self.offset + self.size].view(t.dtype.numpy)
         strides = [s * t.dtype.itemsize for s in t.stride]
         return np.lib.stride_tricks.as_strided(raw, t.dim, strides)
+
+
+def devices() -> list[CpuDevice]:
+    """This machine under each instruction set that it can run."""
+    return [replace(host(), isa=i) for i in KERNEL_ISAS if cpu_features().issuperset(ISA_NEEDS[i])]
 
 
 def filled(t: Tensor, values: np.ndarray) -> tuple[Memory, np.ndarray]:
@@ -125,10 +131,10 @@ def check(
     inputs: Mapping[str, np.ndarray] | None = None,
     tolerance: float = 4.0,
     alias: Mapping[str, str] | None = None,
-    device: CpuDevice | None = None,
     magnitude: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """One and three threads give the same bits, within `tolerance` eps of the largest value of the reference.
+    """Under every instruction set, one and three threads give the same bits, within `tolerance` eps of the
+    largest value of the reference; returns the outputs.
 
     magnitude: what the error is relative to instead, from the inputs: for sums whose terms cancel.
     """
@@ -136,26 +142,27 @@ def check(
     inputs = dict(normal(g) if inputs is None else inputs)
     # as they lie in memory: an element that several indices share has one value
     rounded = {t.name: np.array(filled(t, inputs[t.name].astype(t.dtype.numpy))[1]) for t in g.inputs}
-    one = execute(engine, g, rounded, 1, device, alias)
-    three = execute(engine, g, rounded, 3, device, alias)
     wide = {n: a.astype(np.float64) if a.dtype.kind not in "iu" else a for n, a in rounded.items()}
     with np.errstate(all="ignore"):
         want = evaluate(g, wide)
     near_to = magnitude(wide) if magnitude else {}
-    for t in g.outputs:
-        got, ref = one[t.name], want[t.name]
-        assert got.tobytes() == three[t.name].tobytes(), f"{line}: {t.name} depends on the number of threads"
-        if t.dtype.kind != "f":
-            np.testing.assert_array_equal(got, ref, err_msg=f"{line}: {t.name}")
-            continue
-        finite = np.abs(ref[np.isfinite(ref)])
-        top = float(finite.max()) if finite.size else 0.0
-        near = near_to.get(t.name, top)
-        bound = tolerance * t.dtype.eps * np.maximum(near, 1e-30)
-        with np.errstate(invalid="ignore"):
-            close = np.abs(got.astype(np.float64) - ref) <= bound
-        wrong = ~(close | (got == ref) | (np.isnan(got) & np.isnan(ref)))
-        assert not wrong.any(), (
-            f"{line}: {t.name} at {np.argwhere(wrong)[0]}: {got[wrong][0]} should be {ref[wrong][0]}"
-        )
+    for device in devices():
+        one = execute(engine, g, rounded, 1, device, alias)
+        three = execute(engine, g, rounded, 3, device, alias)
+        for t in g.outputs:
+            what = f"{line} on {device.isa}: {t.name}"
+            got, ref = one[t.name], want[t.name]
+            assert got.tobytes() == three[t.name].tobytes(), f"{what} depends on the number of threads"
+            if t.dtype.kind != "f":
+                np.testing.assert_array_equal(got, ref, err_msg=what)
+                continue
+            finite = np.abs(ref[np.isfinite(ref)])
+            top = float(finite.max()) if finite.size else 0.0
+            bound = tolerance * t.dtype.eps * np.maximum(near_to.get(t.name, top), 1e-30)
+            with np.errstate(invalid="ignore"):
+                close = np.abs(got.astype(np.float64) - ref) <= bound
+            wrong = ~(close | (got == ref) | (np.isnan(got) & np.isnan(ref)))
+            assert not wrong.any(), (
+                f"{what} at {np.argwhere(wrong)[0]}: {got[wrong][0]} should be {ref[wrong][0]}"
+            )
     return one

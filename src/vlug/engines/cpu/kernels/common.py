@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, Val, View
 from vlug.codegen.types import I64
 
-__all__ = ["aligned", "sizes", "unflatten", "units"]
+__all__ = ["aligned", "nested", "sizes", "tree", "unflatten", "units"]
 
 
 def sizes(k: Kernel, stem: str, n: int) -> list[Int]:
@@ -15,20 +16,43 @@ def sizes(k: Kernel, stem: str, n: int) -> list[Int]:
     return [k.size(f"{stem}{i}") for i in range(n)]
 
 
-def units(k: Kernel, total: Int) -> Iterator[Int]:
-    """A parallel loop over units of work, `per` of them to a part (see nest.parts)."""
+def units(k: Kernel, total: Int, backwards: bool = False) -> Iterator[Int]:
+    """A parallel loop over units of work, `per` of them to a part (see nest.parts).
+
+    backwards: each part takes its units last to first, so that it meets first what it left in its caches.
+    """
     per = k.size("per")
     for begin, end in k.chunk(k.size("parts")):
-        yield from k.loop(begin * per, k.min(end * per, total))
+        lo, hi = begin * per, k.min(end * per, total)
+        for u in k.loop(lo, hi):
+            yield (lo + hi - 1) - u if backwards else u
 
 
 def unflatten(u: Int, extents: Sequence[Int]) -> list[Int]:
     """The indices of a flat index, the last running fastest."""
     out: list[Int] = []
     for e in reversed(extents[1:]):
-        out.insert(0, u % e)
+        out.insert(0, u % e)  # type: ignore[operator]
         u = u // e
     return [u, *out] if extents else []
+
+
+def nested(k: Kernel, extents: Sequence[Int]) -> Iterator[list[Int]]:
+    """Loops over all indices, one in the other."""
+    if not extents:
+        yield []
+        return
+    for i in k.range(extents[0]):
+        for rest in nested(k, extents[1:]):
+            yield [i, *rest]
+
+
+def tree(rows: Sequence[Any]) -> Any:
+    """The sum, by halves."""
+    rows = list(rows)
+    while len(rows) > 1:
+        rows = [a + b for a, b in zip(rows[::2], rows[1::2])] + (rows[-1:] if len(rows) % 2 else [])
+    return rows[0]
 
 
 def aligned(k: Kernel, view: View) -> Val:

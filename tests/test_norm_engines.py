@@ -1,4 +1,4 @@
-"""Batch norm engine: samples, layouts, types, fused relu, large means, 1e30, empty batches, in-place statistics."""
+"""Batch norm engine: samples, layouts, types, fused relu, large means, 1e30, empty batches."""
 
 from __future__ import annotations
 

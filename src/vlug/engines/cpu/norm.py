@@ -33,9 +33,8 @@ class BatchnormEngine(Engine):
         first, *rest = graph.nodes
         if not first.op.name.startswith("batchnorm"):
             return f"{first.op.name} is not a batch norm"
-        if rest:
-            if first.op.name == "batchnorm_backward" or not _is_relu(graph):
-                return "takes nothing behind a batch norm but one plain relu of its y"
+        if rest and (first.op.name == "batchnorm_backward" or not _is_relu(graph)):
+            return "takes nothing behind a batch norm but one plain relu of its y"
         (x,) = need([graph.ins(first)[first.op.name == "batchnorm_backward"]])
         if x.dtype.name == "f64" and any(t.dtype.name != "f64" for t in graph.tensors.values()):
             return "f64 goes with f64 alone"

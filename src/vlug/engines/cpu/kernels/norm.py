@@ -24,8 +24,7 @@ __all__ = [
 
 WIDE = "f64"
 Kinds = tuple[str | None, ...]
-#: A row's elements → the result's.
-Formula = Callable[[Any, Any], Any]
+Three = tuple[Any, Any, Any]
 
 
 def _planes(k: Kernel, C: Int, J: Sequence[Int], N: Int, unit: bool, names: str, ats: Sequence[int],
@@ -80,8 +79,8 @@ def _put(v: View | None, c: Any, value: Any) -> None:
 
 
 # --- forward -------------------------------------------------------------------------------------
-def _statistics(k: Kernel, c: Any, s: Any, q: Any, shift: Any, vectors: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """(mean, scale · inv_std, bias) of channels c from Σ(x - shift) and its squares; stores what is wanted."""
+def _statistics(k: Kernel, c: Any, s: Any, q: Any, shift: Any, vectors: Sequence[Any]) -> Three:
+    """(mean, scale · inv_std, bias) of channels c from Σ(x - shift) and its squares; stores the rest."""
     scale, bias, run_mean, run_var, mean_out, inv_out, next_mean, next_var = vectors
     count, m = k.scalar("count", WIDE), k.scalar("momentum", WIDE)
     d = s / count
@@ -187,7 +186,9 @@ def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool) 
     _apply_rows(k, J, C, ready, x, y, dtype, relu)
 
 
-def _apply_rows(k: Kernel, J: Sequence[Int], C: Int, ready: View, x: View, y: View, dtype: str, relu: bool) -> None:
+def _apply_rows(
+    k: Kernel, J: Sequence[Int], C: Int, ready: View, x: View, y: View, dtype: str, relu: bool
+) -> None:
     for u in units(k, k.size("blocks"), backwards=True):
         for group in _groups(k, *_block(k, u), 4):
             lines = [(x.at(*r), y.at(*r)) for r in (unflatten(r, J) for r in group)]
@@ -197,7 +198,7 @@ def _apply_rows(k: Kernel, J: Sequence[Int], C: Int, ready: View, x: View, y: Vi
                     out[c] = of(line[c])
 
 
-def _given(k: Kernel, c: Any, vectors: Sequence[Any]) -> tuple[Any, Any, Any]:
+def _given(k: Kernel, c: Any, vectors: Sequence[Any]) -> Three:
     """(mean, scale · inv_std, bias) of given statistics."""
     mean, var, scale, bias = vectors
     inv = 1.0 / sqrt(var[c].to(WIDE) + k.scalar("eps", WIDE))
@@ -234,7 +235,7 @@ def inference_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool)
 
 
 # --- backward ------------------------------------------------------------------------------------
-def _gradients(k: Kernel, c: Any, s: Any, t: Any, vectors: Sequence[Any], training: bool) -> tuple[Any, Any, Any]:
+def _gradients(k: Kernel, c: Any, s: Any, t: Any, vectors: Sequence[Any]) -> Three:
     """(scale · inv_std, Σdy / n, inv_std² Σdy(x - mean) / n) of channels c; stores dscale, dbias.
 
     dx = the first · (dy - the second - (x - mean) · the third).
@@ -263,7 +264,7 @@ def backward_planes(k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool
     sums = dscale is not None or dbias is not None or training
     for c in units(k, C):
         mu = mean[c].to(dtype)
-        s = t = None
+        total: list[Any] = [None, None]
         if sums:
             s, t = k.var(k.zeros(1, WIDE)), k.var(k.zeros(1, WIDE))
             for j in nested(k, J):
@@ -275,15 +276,15 @@ def backward_planes(k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool
                     b += v * k.valid(n, line[n] - mu)
                 s += tree([a.part(i) for i in range(4)]).to(WIDE)
                 t += tree([b.part(i) for i in range(4)]).to(WIDE)
-            s, t = s.sum(), t.sum()
-        three = _gradients(k, c, s, t, (scale, inv_std, dscale, dbias), training)
+            total = [s.sum(), t.sum()]
+        three = _gradients(k, c, *total, (scale, inv_std, dscale, dbias))
         if dx is None:
             continue
-        three = tuple(v if isinstance(v, float) else v.to(dtype) for v in three)
+        narrow = [v if isinstance(v, float) else v.to(dtype) for v in three]
         for j in nested(k, J):
             g, line, out = dy.at(c, *j), x.at(c, *j), dx.at(c, *j)
             for n in k.vectors(N, by=4):
-                out[n] = _dx(g[n], line[n] if training else None, mu, three, training)
+                out[n] = _dx(g[n], line[n] if training else None, mu, narrow, training)
 
 
 def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bool) -> None:
@@ -304,21 +305,21 @@ def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bo
                 S[c] = k.zeros(1, dtype)
                 T[c] = k.zeros(1, dtype)
             for group in _groups(k, *_block(k, u), together):
-                lines = [(dy.at(*r), x.at(*r)) for r in (unflatten(r, J) for r in group)]
+                pairs = [(dy.at(*r), x.at(*r)) for r in (unflatten(r, J) for r in group)]
                 for c in k.vectors(C):
                     mu = ready[3, c]
-                    g = [a[c] for a, _ in lines]
+                    g = [a[c] for a, _ in pairs]
                     S[c] = S[c] + tree(g)
-                    T[c] = T[c] + tree([v * (b[c] - mu) for v, (_, b) in zip(g, lines)])
+                    T[c] = T[c] + tree([v * (b[c] - mu) for v, (_, b) in zip(g, pairs)])
     for u in k.parallel(k.ceil_div(C, 4 * k.V)):
         for c in k.vectors(u * (4 * k.V), k.min((u + 1) * (4 * k.V), C)):
-            s = t = None
+            total: list[Any] = [None, None]
             if wanted:
-                s, t = k.var(k.zeros(1, WIDE)), k.var(k.zeros(1, WIDE))
+                total = s, t = [k.var(k.zeros(1, WIDE)), k.var(k.zeros(1, WIDE))]
                 for b in k.range(blocks):
                     s += sums[b, 0, c].to(WIDE)
                     t += sums[b, 1, c].to(WIDE)
-            for i, v in enumerate(_gradients(k, c, s, t, (scale, inv_std, dscale, dbias), training)):
+            for i, v in enumerate(_gradients(k, c, *total, (scale, inv_std, dscale, dbias))):
                 ready[i, c] = v
     if dx is None:
         return

@@ -68,7 +68,10 @@ class Operation:
         raise NotImplementedError
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """The definition, in NumPy: float64 in (whatever the tensors' dtypes), float64 out."""
+        """The definition, in NumPy: float64 in (whatever the tensors' dtypes), float64 out.
+
+        Given float32 arrays it computes in float32, sums term by term: the plain run of the tolerances.
+        """
         raise NotImplementedError
 
     def vjp(
@@ -225,6 +228,18 @@ def need(items: Sequence[T | None]) -> tuple[T, ...]:
     if len(found) != len(items):
         raise ShapeError("an input or output that cannot be left out is missing")
     return found
+
+
+def total(a: Array, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+    """Sum over axes (None: all); of float32 strictly in order, so that its error is that of a plain loop."""
+    every = tuple(range(a.ndim)) if axes is None else (axes,) if isinstance(axes, int) else tuple(axes)
+    every = tuple(x % a.ndim for x in every)
+    if a.dtype != np.float32 or a.size == 0 or not every:
+        return np.asarray(a.sum(axis=every, keepdims=keepdims))
+    rest = [i for i in range(a.ndim) if i not in every]
+    rows = np.transpose(a, (*rest, *every)).reshape(*(a.shape[i] for i in rest), -1)
+    y = np.add.accumulate(rows, axis=-1)[..., -1]
+    return np.asarray(np.expand_dims(y, every) if keepdims else y)
 
 
 def wide(d: DType) -> DType:

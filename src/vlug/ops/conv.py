@@ -107,7 +107,7 @@ class ConvFprop(_Conv):
         n, k = x.shape[0], w.shape[0]
         xp = pad_spatial(x, op.pre_padding, op.post_padding)
         wg = _grouped(w, g, 0)
-        y = np.zeros((n, g, k // g, math.prod(out)))
+        y = np.zeros((n, g, k // g, math.prod(out)), x.dtype)
         for at, window in taps(w.shape[2:], op.stride, op.dilation, out):
             seen = _grouped(xp[(..., *window)].reshape(n, x.shape[1], math.prod(out)), g, 1)
             y += wg[(..., *at)] @ seen
@@ -177,7 +177,7 @@ class ConvDgrad(_Conv):
         g, out, n = op.groups, dy.shape[2:], dy.shape[0]
         c = w.shape[1] * g
         room = [h + a + b for h, a, b in zip(op.size, op.pre_padding, op.post_padding)]
-        dxp = np.zeros((n, c, *room))
+        dxp = np.zeros((n, c, *room), dy.dtype)
         wg = np.swapaxes(_grouped(w, g, 0), 1, 2)
         dyg = _grouped(dy.reshape(n, dy.shape[1], math.prod(out)), g, 1)
         for at, window in taps(w.shape[2:], op.stride, op.dilation, out):
@@ -258,7 +258,7 @@ class ConvWgrad(_Conv):
         dyg = np.moveaxis(_grouped(dy.reshape(n, k, math.prod(out)), g, 1), 0, 2).reshape(
             g, k // g, n * math.prod(out)
         )
-        dw: Array = np.zeros((k, x.shape[1] // g, *op.size))
+        dw: Array = np.zeros((k, x.shape[1] // g, *op.size), dy.dtype)
         for at, window in taps(op.size, op.stride, op.dilation, out):
             seen = _grouped(xp[(..., *window)].reshape(n, x.shape[1], math.prod(out)), g, 1)
             xg = np.moveaxis(seen, 0, 2).reshape(g, x.shape[1] // g, n * math.prod(out))

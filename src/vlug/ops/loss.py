@@ -10,7 +10,7 @@ import numpy as np
 
 from vlug.dtypes import I64
 from vlug.errors import BadInput, DTypeError
-from vlug.ops.base import Array, Builder, Operation, dense_like, need, register, wide
+from vlug.ops.base import Array, Builder, Operation, dense_like, need, register, total, wide
 from vlug.tensor import Tensor
 
 __all__ = ["CrossEntropy", "CrossEntropyBackward"]
@@ -60,9 +60,9 @@ class _CrossEntropy(Operation):
             raise BadInput(
                 f"{self.name}: target holds {bad}, allowed are 0 to {c - 1} and {self.ignore_index} (ignored)"
             )
-        w = np.ones(c) if weight is None else weight
+        w = np.ones(c, x.dtype) if weight is None else weight
         label = np.where(counts, target, 0)
-        share = np.where(counts, w[label] if c else 0.0, 0.0)
+        share = np.where(counts, w[label] if c else 0, 0)
         return w, counts, label, share, float(share.sum())
 
     def _per_class(self, w: Array, x: Array) -> Array:
@@ -87,10 +87,10 @@ class _CrossEntropy(Operation):
 
 def _lse(x: Array) -> Array:
     if 0 in x.shape:
-        return np.full((x.shape[0], *x.shape[2:]), -np.inf)
+        return np.full((x.shape[0], *x.shape[2:]), -np.inf, x.dtype)
     top = x.max(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(top + np.log(np.exp(x - np.expand_dims(top, 1)).sum(axis=1)))
+        return np.asarray(top + np.log(total(np.exp(x - np.expand_dims(top, 1)), 1)))
 
 
 @register
@@ -114,21 +114,21 @@ class CrossEntropy(_CrossEntropy):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, target = need(inputs[:2])
-        w, counts, label, share, total = self._parts(x, target, inputs[2])
+        w, counts, label, share, weights = self._parts(x, target, inputs[2])
         lse = _lse(x)
         if x.size == 0:
-            losses = np.zeros(lse.shape)
+            losses = np.zeros(lse.shape, x.dtype)
         else:
             at_label = np.take_along_axis(x, np.expand_dims(label, 1), 1)[:, 0]
             losses = (1 - self.label_smoothing) * share * (lse - at_label)
             if self.label_smoothing:
-                spread = (self._per_class(w, x) * (np.expand_dims(lse, 1) - x)).sum(axis=1)
+                spread = total(self._per_class(w, x) * (np.expand_dims(lse, 1) - x), 1)
                 losses = losses + self.label_smoothing / x.shape[1] * spread
-            losses = np.where(counts, losses, 0.0)
+            losses = np.where(counts, losses, 0)
         if self.reduction == "none":
             return losses, lse
         with np.errstate(invalid="ignore", divide="ignore"):
-            loss = losses.sum() if self.reduction == "sum" else np.divide(losses.sum(), total)
+            loss = total(losses) if self.reduction == "sum" else np.divide(total(losses), weights)
         return np.asarray(loss), lse
 
     def vjp(
@@ -181,13 +181,13 @@ class CrossEntropyBackward(_CrossEntropy):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         dloss, x, target = need(inputs[:3])
-        w, counts, label, share, total = self._parts(x, target, inputs[3])
+        w, counts, label, share, weights = self._parts(x, target, inputs[3])
         if x.size == 0:
-            return (np.zeros(x.shape),)
+            return (np.zeros(x.shape, x.dtype),)
         lse = inputs[4] if inputs[4] is not None else _lse(x)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             p = np.exp(x - np.expand_dims(lse, 1))
-            d = dloss / total if self.reduction == "mean" else dloss
+            d = dloss / weights if self.reduction == "mean" else dloss
         hit = np.arange(x.shape[1]).reshape(1, -1, *(1,) * (x.ndim - 2)) == np.expand_dims(label, 1)
         s = self.label_smoothing
         dx = (1 - s) * np.expand_dims(share, 1) * (p - hit)
@@ -195,7 +195,7 @@ class CrossEntropyBackward(_CrossEntropy):
             dx = dx + s / x.shape[1] * (p * w.sum() - self._per_class(w, x))
         with np.errstate(invalid="ignore"):
             dx = dx * np.expand_dims(np.broadcast_to(d, lse.shape), 1)
-        return (np.where(np.expand_dims(counts, 1), dx, 0.0),)
+        return (np.where(np.expand_dims(counts, 1), dx, 0),)
 
     @classmethod
     def samples(cls) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from vlug.errors import DTypeError
-from vlug.ops.base import Array, Builder, Operation, dense_like, need, register, wide
+from vlug.ops.base import Array, Builder, Operation, dense_like, need, register, total, wide
 from vlug.tensor import Tensor
 
 __all__ = ["Batchnorm", "BatchnormBackward", "BatchnormInference"]
@@ -85,9 +85,9 @@ class Batchnorm(_Norm):
         scale, bias, running_mean, running_var = inputs[1:]
         axes, c = _reduce_axes(x.ndim), x.shape[1]
         n = math.prod(x.shape[a] for a in axes)
-        mean = x.sum(axis=axes) / n if n else np.zeros(c)
+        mean = total(x, axes) / n if n else np.zeros(c, x.dtype)
         d = x - _per_channel(mean, x.ndim)
-        var = (d * d).sum(axis=axes) / n if n else np.zeros(c)
+        var = total(d * d, axes) / n if n else np.zeros(c, x.dtype)
         with np.errstate(divide="ignore"):
             inv_std = 1 / np.sqrt(var + self.eps)
         y = d * _per_channel(inv_std if scale is None else inv_std * scale, x.ndim)
@@ -198,7 +198,7 @@ class BatchnormBackward(_Norm):
         axes = _reduce_axes(rank)
         n = math.prod(x.shape[a] for a in axes)
         normal = (x - _per_channel(mean, rank)) * _per_channel(inv_std, rank)
-        dbias, dscale = dy.sum(axis=axes), (dy * normal).sum(axis=axes)
+        dbias, dscale = total(dy, axes), total(dy * normal, axes)
         dx = dy
         if self.training and n:
             dx = dy - _per_channel(dbias / n, rank) - normal * _per_channel(dscale / n, rank)

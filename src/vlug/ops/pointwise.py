@@ -201,7 +201,7 @@ class Relu(_Relu):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = need(inputs[:1])
-        low = np.asarray(self.lower_clip, np.float64)
+        low = np.asarray(self.lower_clip, x.dtype)
         below = low if self.negative_slope == 0 else low + self.negative_slope * (x - low)
         return (np.where(x <= low, below, np.where(x >= self.upper_clip, self.upper_clip, x)),)
 

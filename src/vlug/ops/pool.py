@@ -128,11 +128,11 @@ class MaxPool(_MaxPool):
         size = x.shape[2:]
         out = op._out(size, op.ceil)
         room = op._room(size, out)
-        values = np.full((*x.shape[:2], *room), -np.inf)
+        values = np.full((*x.shape[:2], *room), -np.inf, x.dtype)
         places = np.full(room, -1, np.int64)
         values[op._inner(size)] = x
         places[op._inner(size)] = np.arange(math.prod(size)).reshape(size)
-        y = np.full((*x.shape[:2], *out), -np.inf)
+        y = np.full((*x.shape[:2], *out), -np.inf, x.dtype)
         index = np.full(y.shape, -1, np.int64)
         for _, window in taps(op.window, op.stride, op.dilation, out):
             v, place = values[(..., *window)], np.broadcast_to(places[window], y.shape)
@@ -207,7 +207,7 @@ class MaxPoolBackward(_MaxPool):
         dy, index = need(inputs)
         size = self.bind((Tensor.of(dy.shape),)).size
         planes = math.prod(dy.shape[:2])
-        dx = np.zeros((planes, math.prod(size)))
+        dx = np.zeros((planes, math.prod(size)), dy.dtype)
         flat, grad = index.reshape(planes, math.prod(dy.shape[2:])), dy.reshape(planes, -1 if dy.size else 0)
         plane, window = np.nonzero(flat >= 0)
         np.add.at(dx, (plane, flat[plane, window]), grad[plane, window])
@@ -276,12 +276,12 @@ class AvgPool(_AvgPool):
         op = self.bind((Tensor.of(x.shape),))
         size = x.shape[2:]
         out = op._out(size, op.ceil)
-        values = np.zeros((*x.shape[:2], *op._room(size, out)))
+        values = np.zeros((*x.shape[:2], *op._room(size, out)), x.dtype)
         values[op._inner(size)] = x
-        y = np.zeros((*x.shape[:2], *out))
+        y = np.zeros((*x.shape[:2], *out), x.dtype)
         for _, window in taps(op.window, op.stride, op.dilations, out):
             y += values[(..., *window)]
-        return (y / op._divisors(size, out),)
+        return (y / op._divisors(size, out).astype(x.dtype),)
 
     def vjp(
         self,
@@ -331,8 +331,8 @@ class AvgPoolBackward(_AvgPool):
         (dy,) = need(inputs)
         op = self.bind((Tensor.of(dy.shape),))
         out = dy.shape[2:]
-        room = np.zeros((*dy.shape[:2], *op._room(op.size, out)))
-        share = dy / op._divisors(op.size, out)
+        room = np.zeros((*dy.shape[:2], *op._room(op.size, out)), dy.dtype)
+        share = dy / op._divisors(op.size, out).astype(dy.dtype)
         for _, window in taps(op.window, op.stride, op.dilations, out):
             room[(..., *window)] += share
         return (np.ascontiguousarray(room[op._inner(op.size)]),)

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from vlug.ops.base import Array, Builder, Operation, axis_of, need, register
+from vlug.ops.base import Array, Builder, Operation, axis_of, need, register, total
 from vlug.tensor import Tensor, contiguous_strides
 
 __all__ = ["Reduction", "ReductionBackward", "unbroadcast"]
@@ -67,10 +67,10 @@ class Reduction(_Reduction):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = need(inputs[:1])
         axes = self._axes(x.ndim)
-        y = x.sum(axis=axes, keepdims=self.keepdim)
+        y = total(x, axes, self.keepdim)
         if self.mode == "mean":
             with np.errstate(invalid="ignore", divide="ignore"):
-                y = np.divide(y, math.prod(x.shape[a] for a in axes))
+                y = np.divide(y, math.prod(x.shape[a] for a in axes), dtype=x.dtype)
         return (np.asarray(y),)
 
     def vjp(

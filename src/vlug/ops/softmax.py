@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from vlug.ops.base import Array, Builder, Operation, axis_of, dense_like, need, register
+from vlug.ops.base import Array, Builder, Operation, axis_of, dense_like, need, register, total
 from vlug.tensor import Tensor
 
 __all__ = ["LogSoftmax", "LogSoftmaxBackward", "Softmax", "SoftmaxBackward"]
@@ -78,7 +78,7 @@ class Softmax(_Softmax):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = need(inputs)
         e = np.exp(_shifted(x, self.axis))
-        return (e / e.sum(axis=self.axis, keepdims=True),)
+        return (e / total(e, self.axis, True),)
 
     def vjp(
         self,
@@ -104,7 +104,7 @@ class LogSoftmax(_Softmax):
         (x,) = need(inputs)
         d = _shifted(x, self.axis)
         with np.errstate(divide="ignore"):
-            return (d - np.log(np.exp(d).sum(axis=self.axis, keepdims=True)),)
+            return (d - np.log(total(np.exp(d), self.axis, True)),)
 
     def vjp(
         self,
@@ -129,7 +129,7 @@ class SoftmaxBackward(_Softmax):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         dy, y = need(inputs)
-        return (y * (dy - (dy * y).sum(axis=self.axis, keepdims=True)),)
+        return (y * (dy - total(dy * y, self.axis, True)),)
 
 
 @register
@@ -143,4 +143,4 @@ class LogSoftmaxBackward(_Softmax):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         dy, y = need(inputs)
-        return (dy - np.exp(y) * dy.sum(axis=self.axis, keepdims=True),)
+        return (dy - np.exp(y) * total(dy, self.axis, True),)

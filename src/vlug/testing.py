@@ -1,0 +1,555 @@
+"""What tests, bench and `vlug run` share: fills, derived variants, guarded memory, the check of an engine.
+
+    check("conv_fprop x=2x3x8x8 w=4x3x3x3 pad=1", "cpu.conv_nchw", fill="exact", threads=2)
+
+runs a problem line through an engine and raises Mismatch, naming the line, if a result is wrong, an element
+was not written, an input or the gap between elements was, or the result changes with the thread count.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vlug import config
+from vlug.dtypes import BF16, F16, F64, DType, dtype
+from vlug.engines.base import Engine, EngineConfig, NativeProgram, Program
+from vlug.engines.reference import evaluate
+from vlug.errors import ExecutionError, VlugError
+from vlug.graph import Graph
+from vlug.tensor import Tensor, channels_last_strides, contiguous_strides
+from vlug.testing_plain import plain
+
+if TYPE_CHECKING:
+    from vlug.runtime.device import CpuDevice
+
+__all__ = [
+    "FILLS",
+    "VARIANTS",
+    "Case",
+    "Guarded",
+    "Mismatch",
+    "allocate",
+    "check",
+    "compare",
+    "derive",
+    "fill",
+    "run_program",
+    "store",
+    "tolerance",
+    "variants",
+]
+
+Array = NDArray[Any]
+FILLS = ("exact", "real", "edge")
+
+
+class Mismatch(VlugError, AssertionError):
+    """An engine's result is not what the operation's definition gives; the message holds the problem line."""
+
+
+# --- fills ---
+def fill(graph: Graph, kind: str = "real", seed: int = 0) -> dict[str, Array]:
+    """Logical values of a graph's inputs: float64 that the tensor's dtype holds exactly, int64 for indices.
+
+    exact: small integers, hardly a zero among them, so that sums are exact in fp32 and no term hides.
+    real:  normal. edge: normal with inf, -inf, NaN, -0 and denormals strewn in the main input.
+
+    Inputs that belong together do: batch norm's statistics are those of x, softmax's y is a softmax, a
+    max-pool index lies in its window, classes are in range (with some ignored).
+    """
+    rng = np.random.default_rng(seed)
+    out: dict[str, Array] = {}
+    for t in graph.inputs:
+        out[t.name] = _numbers(t, kind, rng) if t.dtype.kind == "f" else np.zeros(t.dim, np.int64)
+    for node in graph:
+        _belong(graph, node.op, dict(zip(_ports(node.op), node.inputs)), out, kind, rng)
+    if kind == "edge":
+        for name in _edge_inputs(graph):
+            _strew(out[name], rng)
+    return {t.name: _held(out[t.name], t.dtype) if t.dtype.kind == "f" else out[t.name] for t in graph.inputs}
+
+
+def _numbers(t: Tensor, kind: str, rng: np.random.Generator) -> Array:
+    if kind == "exact":
+        values = rng.choice(np.array([-2.0, -1.0, 1.0, 2.0, 3.0]), t.dim)
+        return np.asarray(np.where(rng.random(t.dim) < 0.02, 0.0, values))
+    return rng.standard_normal(t.dim)
+
+
+def _held(a: Array, d: DType) -> Array:
+    """Float64 values rounded to what `d` holds."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(a.astype(d.numpy).astype(np.float64))
+
+
+def _ports(op: Any) -> list[str]:
+    return [p.rstrip("?") for p in op.inputs]
+
+
+def _belong(
+    g: Graph,
+    op: Any,
+    ports: dict[str, str | None],
+    out: dict[str, Array],
+    kind: str,
+    rng: np.random.Generator,
+) -> None:
+    """Replaces inputs of one operation that must fit the others (only those that come from outside)."""
+
+    def put(port: str, value: Any) -> None:
+        at = ports.get(port)
+        if at is not None and at in out:
+            out[at] = np.asarray(value).reshape(g.tensors[at].dim)
+
+    for port in ("running_var", "var"):
+        given = ports.get(port)
+        if given in out:
+            put(port, np.abs(out[given]) + 0.5)
+    if op.name == "batchnorm_backward":
+        x = ports["x"]
+        if x in out and out[x].size:
+            axes = tuple(i for i in range(out[x].ndim) if i != 1)
+            put("mean", out[x].mean(axis=axes))
+            put("inv_std", 1 / np.sqrt(out[x].var(axis=axes) + 1e-5))
+        else:
+            put("inv_std", np.abs(out.get(ports["inv_std"] or "", np.ones(0))) + 0.5)
+    elif op.name in ("softmax_backward", "log_softmax_backward") and ports["y"] in out:
+        y = out[ports["y"] or ""]
+        if y.size:
+            p = np.exp(y - y.max(axis=op.axis, keepdims=True))
+            p /= p.sum(axis=op.axis, keepdims=True)
+            put("y", p if op.name == "softmax_backward" else np.log(p))
+    elif op.name.startswith("cross_entropy"):
+        x_name, target = ports["x"] or "", ports["target"] or ""
+        if ports.get("weight") in out:
+            put("weight", np.abs(out[ports["weight"] or ""]) + 0.25)
+        if target in out:
+            dim = g.tensors[target].dim
+            classes = rng.integers(0, max(g.tensors[x_name].dim[1], 1), dim)
+            put("target", np.where(rng.random(dim) < 0.15, op.ignore_index, classes))
+        if ports.get("lse") in out and x_name in out:
+            logits = _held(out[x_name], g.tensors[x_name].dtype)
+            put("lse", np.log(np.exp(logits).sum(axis=1)))
+    elif op.name == "max_pool_backward" and ports["index"] in out:
+        put("index", _indices(op, g.tensors[ports["index"] or ""].dim, rng))
+
+
+def _indices(op: Any, dim: Sequence[int], rng: np.random.Generator) -> Array:
+    """For each window, a random one of the elements that it reaches (-1 if none)."""
+    index = np.zeros(dim, np.int64)
+    scale = 1
+    reached = np.ones(dim, bool)
+    for axis in reversed(range(len(op.size))):
+        h, p = op.size[axis], dim[axis + 2]
+        shape = [1] * len(dim)
+        shape[axis + 2] = p
+        start = (np.arange(p) * op.stride[axis] - op.pre_padding[axis]).reshape(shape)
+        at = np.full(dim, -1, np.int64)
+        for tap in rng.permutation(op.window[axis]):
+            here = np.broadcast_to(start + tap * op.dilation[axis], dim)
+            take = (here >= 0) & (here < h) & ((at < 0) | (rng.random(dim) < 0.5))
+            at = np.where(take, here, at)
+        reached &= at >= 0
+        index += at * scale
+        scale *= h
+    return np.where(reached, index, -1)
+
+
+#: Inputs that the edge fill strews with inf and NaN. Padding times inf is not defined (an engine may skip
+#: padding or multiply zeros), so wgrad gets them in x alone and the convolutions not in w.
+_EDGE_PORTS = {
+    "conv_fprop": ("x",), "conv_dgrad": ("dy",), "conv_wgrad": ("x",), "batchnorm_backward": ("dy",),
+    "softmax_backward": ("dy",), "log_softmax_backward": ("dy",), "cross_entropy": ("x",),
+    "cross_entropy_backward": ("x",), "batchnorm": ("x",), "batchnorm_inference": ("x",),
+}  # fmt: skip
+
+
+def _edge_inputs(graph: Graph) -> list[str]:
+    first = graph.nodes[0]
+    ports = _EDGE_PORTS.get(first.op.name)
+    named = zip(_ports(first.op), first.inputs)
+    return [n for p, n in named if n and graph.tensors[n].dtype.kind == "f" and (ports is None or p in ports)]
+
+
+def _strew(a: Array, rng: np.random.Generator) -> None:
+    if a.size == 0:
+        return
+    flat = a.reshape(-1)
+    special = np.array([np.inf, -np.inf, np.nan, -0.0, 0.0, 1e-40, -1e-40])
+    # few enough that most outputs stay finite
+    at = rng.permutation(flat.size)[: max(1, min(7, flat.size // 8))]
+    flat[at] = special[rng.permutation(7)[: at.size]]
+    a[...] = flat.reshape(a.shape)  # reshape may have copied
+
+
+# --- variants of a problem ---
+def derive(
+    graph: Graph, inputs: Callable[[Tensor], Tensor], outputs: Callable[[Tensor], Tensor] | None = None
+) -> Graph:
+    """The same operations over other tensors: `inputs` maps each input, `outputs` each result's layout."""
+    g = Graph()
+    new = {t.name: g.like(t.name, inputs(t)) for t in graph.inputs}
+    handed = {t.name for t in graph.outputs}
+    for node in graph:
+        ins = tuple(None if n is None else new[n] for n in node.inputs)
+        inferred = node.op.infer(*ins)
+        likes = [outputs(t) if outputs and n in handed else None for t, n in zip(inferred, node.outputs)]
+        made = g.append(node.op, ins, node.outputs, likes)
+        new.update({t.name: t for t in made})
+    for t in graph.outputs:
+        g.output(g.tensors[t.name])
+    return g
+
+
+def _strided(t: Tensor, stride: Sequence[int]) -> Tensor:
+    return replace(t, stride=tuple(stride))
+
+
+def _nhwc(t: Tensor) -> Tensor:
+    return _strided(t, channels_last_strides(t.dim))
+
+
+def _nhwc_data(t: Tensor) -> Tensor:
+    """Channels last for images, row-major for weights: what frameworks mix."""
+    return t if t.name in ("w", "dw") else _nhwc(t)
+
+
+def _padded(t: Tensor) -> Tensor:
+    """Row-major with a gap after every row, plane and image."""
+    room = [d + 3 for d in t.dim]
+    return _strided(t, contiguous_strides(room))
+
+
+def _spaced(t: Tensor) -> Tensor:
+    """Every second element: no dimension has stride 1."""
+    return _strided(t, [2 * s for s in contiguous_strides(t.dim)])
+
+
+def _reversed(t: Tensor) -> Tensor:
+    """The first dimension runs fastest."""
+    return _strided(t, contiguous_strides(t.dim[::-1])[::-1])
+
+
+def _nhwc_padded(t: Tensor) -> Tensor:
+    if t.rank < 3:
+        return _padded(t)
+    return _strided(t, channels_last_strides([t.dim[0], t.dim[1] + 5, *(d + 1 for d in t.dim[2:])]))
+
+
+def _repeated(t: Tensor) -> Tensor:
+    """The first dimension repeats one slice (stride 0)."""
+    return _strided(t, (0, *t.stride[1:])) if t.rank else t
+
+
+def _odd_ones(t: Tensor) -> Tensor:
+    """Strides of size-1 dimensions, which mean nothing, made absurd."""
+    return _strided(t, [(1 << 40) + 7 if d == 1 else s for d, s in zip(t.dim, t.stride)])
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to derive a problem: layouts of inputs and outputs; `shift` elements from alignment."""
+
+    inputs: Callable[[Tensor], Tensor]
+    outputs: Callable[[Tensor], Tensor] | None = None
+    shift: int = 0
+
+
+def _same(t: Tensor) -> Tensor:
+    return t
+
+
+VARIANTS: dict[str, Variant] = {
+    "plain": Variant(_same),
+    "nhwc": Variant(_nhwc, _nhwc),
+    "nhwc_data": Variant(_nhwc_data),
+    "nhwc_to_nchw": Variant(_nhwc, _same),
+    "padded": Variant(_padded, _padded),
+    "nhwc_padded": Variant(_nhwc_padded, _nhwc_padded),
+    "spaced": Variant(_spaced, _spaced),
+    "reversed": Variant(_reversed, _reversed),
+    "repeated": Variant(_repeated),
+    "odd_ones": Variant(_odd_ones, _odd_ones),
+    "misaligned": Variant(_same, None, 1),
+}
+
+
+def variants(line: str, dtypes: Sequence[DType | str] = ("f32",)) -> Iterator[tuple[str, Graph]]:
+    """(label, graph) for each dtype and each variant of a problem line that differs from the ones before."""
+    seen: set[tuple[Any, ...]] = set()
+    for kind in dtypes:
+        for label, v in VARIANTS.items():
+            g = derive(of_dtype(Graph.parse(line), dtype(kind)), v.inputs, v.outputs)
+            key = (g.line, v.shift, tuple(t.stride for t in g.tensors.values()))
+            if key not in seen:
+                seen.add(key)
+                yield f"{label}-{dtype(kind).name}", g
+
+
+def of_dtype(graph: Graph, kind: DType) -> Graph:
+    """The graph with inputs that have the first input's dtype changed to `kind`.
+
+    Statistics (mean, inv_std, lse) stay in fp32 unless `kind` is f64.
+    """
+    first = graph.inputs[0].dtype
+    held = {"mean", "inv_std", "lse", "running_mean", "running_var", "var"}
+
+    def change(t: Tensor) -> Tensor:
+        if t.dtype != first or (t.name in held and kind in (BF16, F16)):
+            return t
+        return replace(t, dtype=kind)
+
+    return derive(graph, change)
+
+
+# --- memory ---
+_libc = ctypes.CDLL(None, use_errno=True)
+_PAGE = mmap.PAGESIZE
+
+
+class Guarded:
+    """Memory between forbidden pages, up against one of them ("end" or "start"), full of NaN (bytes 0xff)."""
+
+    def __init__(self, nbytes: int, at: str = "end", align: int = 1) -> None:
+        room = -(-max(nbytes, 1) // _PAGE) * _PAGE
+        self.map = mmap.mmap(-1, room + 2 * _PAGE)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        for edge in (base, base + _PAGE + room):
+            if _libc.mprotect(ctypes.c_void_p(edge), _PAGE, 0):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        self.offset = _PAGE + ((room - nbytes) // align * align if at == "end" else 0)
+        self.address = base + self.offset
+        self.bytes = np.frombuffer(self.map, np.uint8, nbytes, self.offset)
+        self.bytes[:] = 0xFF
+
+
+def allocate(t: Tensor, at: str = "end", shift: int = 0) -> tuple[Array, Guarded]:
+    """An array with the tensor's metadata against a forbidden page, full of NaN (-1 if integers).
+
+    shift: elements by which its address is off what `at` gives.
+    """
+    size = t.dtype.itemsize
+    memory = Guarded((t.span + shift) * size, at)
+    start = shift * size if at == "start" else 0
+    flat = memory.bytes[start : start + t.span * size].view(t.dtype.numpy)
+    stride = [0 if d == 1 else s * size for d, s in zip(t.dim, t.stride)]
+    if t.numel == 0:
+        return np.empty(t.dim, t.dtype.numpy), memory
+    return np.lib.stride_tricks.as_strided(flat, t.dim, stride), memory
+
+
+def store(t: Tensor, values: Array, at: str = "end", shift: int = 0) -> tuple[Array, Guarded]:
+    """As `allocate`, holding `values` (of which stride-0 dimensions show the last slice)."""
+    a, memory = allocate(t, at, shift)
+    with np.errstate(over="ignore", invalid="ignore"):
+        a[...] = values
+    return a, memory
+
+
+def run_program(program: Program, arrays: Mapping[str, Array], threads: int = 1, at: str = "end") -> None:
+    """Run an engine's program on arrays by tensor name, its workspace guarded and full of NaN.
+
+    Raises ExecutionError if it reports a code.
+    """
+    if not isinstance(program, NativeProgram):
+        program.run(arrays)
+        return
+    from vlug.codegen import native
+
+    with config.THREADS.using(threads):
+        env = native.env()
+    pointers = [0 if n is None else arrays[n].ctypes.data for n in program.operands]
+    tensors = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
+    args = (ctypes.c_int64 * max(1, len(program.args)))(*program.args)
+    workspace = Guarded(program.workspace_size(env.threads), at, 64)
+    f = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)(program.address)
+    code = f(tensors, args, workspace.address, ctypes.addressof(env))
+    if code:
+        raise ExecutionError(f"the program reported code {code}")
+
+
+# --- comparison ---
+def tolerance(graph: Graph, inputs: Mapping[str, Array], expected: Mapping[str, Array]) -> dict[str, Array]:
+    """What each element of each output may be off: 2 × the largest error of a plain run + 2 ulp.
+
+    The plain run has fp32 arithmetic (f64 for f64 inputs), sums term by term, and rounds every tensor to its
+    dtype, intermediates too.
+    """
+    rough = plain(graph, inputs)
+    allowed = {}
+    for t in graph.outputs:
+        want = expected[t.name]
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = np.abs(rough[t.name] - want)
+        error = error[np.isfinite(error)]
+        worst = float(error.max()) if error.size else 0.0
+        allowed[t.name] = 2 * worst + 2 * ulp(want, t.dtype)
+    return allowed
+
+
+def ulp(a: Array, d: DType) -> Array:
+    """Distance between neighbours of `d` at each element of `a` (0 where it is not finite)."""
+    if d.kind != "f":
+        return np.zeros(a.shape)
+    least = {F16: -14, F64: -1022}.get(d, -126)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = np.floor(np.log2(np.abs(a)))
+    power = np.where(np.isfinite(power), np.maximum(power, least), least)
+    return np.where(np.isfinite(a), np.exp2(power - d.mantissa), 0.0)
+
+
+def compare(
+    graph: Graph,
+    got: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    allowed: Mapping[str, Array] | None,
+    what: str,
+) -> None:
+    """Raise Mismatch unless every output is `expected` within `allowed`, or equal if that is None."""
+    for t in graph.outputs:
+        have = np.asarray(got[t.name]).astype(np.float64 if t.dtype.kind == "f" else np.int64)
+        want = expected[t.name]
+        if allowed is None or t.dtype.kind != "f":
+            rounded = _held(want, t.dtype) if t.dtype.kind == "f" else want
+            wrong = ~((have == rounded) | (np.isnan(have) & np.isnan(rounded)))
+        else:
+            with np.errstate(invalid="ignore", over="ignore"):
+                near = np.abs(have - want) <= allowed[t.name]
+                rounded = _held(want, t.dtype)
+            same = (have == rounded) | (np.isnan(have) & np.isnan(rounded))
+            wrong = ~np.where(np.isfinite(rounded), near, same)
+        if np.any(wrong):
+            raise Mismatch(_report(what, t, have, want, wrong, None if allowed is None else allowed[t.name]))
+
+
+def _report(what: str, t: Tensor, have: Array, want: Array, wrong: Array, allowed: Array | None) -> str:
+    places = np.argwhere(wrong)
+    lines = [f"{what}\n  {t}: {len(places)} of {wrong.size} elements are wrong"]
+    for at in places[:5]:
+        i = tuple(int(v) for v in at)
+        off = "" if allowed is None else f" (may be off {np.broadcast_to(allowed, want.shape)[i]:.3g})"
+        lines.append(f"    {t.name}[{', '.join(map(str, i))}] is {have[i]!r}, not {want[i]!r}{off}")
+    return "\n".join(lines)
+
+
+# --- one check ---
+@dataclass(frozen=True)
+class Case:
+    """A problem ready to run: the graph, values of its inputs, the results and what they may be off."""
+
+    graph: Graph
+    inputs: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    allowed: Mapping[str, Array] | None
+
+    @classmethod
+    def of(cls, graph: Graph, kind: str = "real", seed: int = 0) -> Case:
+        inputs = fill(graph, kind, seed)
+        for t in graph.inputs:  # a repeated slice holds one value
+            for axis, (d, s) in enumerate(zip(t.dim, t.stride)):
+                if s == 0 and d > 1:
+                    inputs[t.name] = np.broadcast_to(inputs[t.name].take([0], axis), t.dim)
+        with np.errstate(all="ignore"):
+            expected = evaluate(graph, inputs)
+            exact = kind == "exact" and all(n.op.is_exact for n in graph) and _holds(graph, expected)
+            allowed = None if exact else tolerance(graph, inputs, expected)
+        return cls(graph, inputs, expected, allowed)
+
+
+def _holds(graph: Graph, values: Mapping[str, Array]) -> bool:
+    """Whether intermediates are exact in their dtypes, so that it is the same whether they are rounded."""
+    return all(
+        np.array_equal(_held(values[t.name], t.dtype), values[t.name])
+        for t in graph.virtuals
+        if t.dtype.kind == "f"
+    )
+
+
+def check(
+    problem: str | Graph | Case,
+    engine: Engine | str,
+    fill: str = "exact",
+    threads: int | Sequence[int] = 1,
+    *,
+    device: CpuDevice | None = None,
+    settings: EngineConfig | None = None,
+    seed: int = 0,
+    at: str = "end",
+    shift: int = 0,
+) -> str | None:
+    """Hold an engine to a problem's definition; None if it did well, its reason if it refuses the problem.
+
+    threads:  one count or several: then the results must be equal bit for bit.
+    device:   default: this machine (capped by VLUG_ISA). settings: default: the engine's.
+    at:       the forbidden page that arrays lie against, "end" or "start"; shift: elements off it.
+
+    Raises Mismatch, whose message begins with everything needed to run the same again.
+    """
+    if isinstance(engine, str):
+        from vlug.engines import engine as find
+
+        engine = find(engine)
+    if device is None:
+        from vlug.runtime.device import host
+
+        device = host()
+    case, graph = None, problem
+    if isinstance(graph, Case):
+        case, graph = graph, graph.graph
+    elif isinstance(graph, str):
+        graph = Graph.parse(graph)
+    why = engine.why_not(graph, device)
+    if why is not None:
+        return why
+    case = case or Case.of(graph, fill, seed)
+    settings = settings or engine.default(graph, device)
+    counts = (threads,) if isinstance(threads, int) else tuple(threads)
+    what = f"{graph.line}\n  on {settings}, {device.isa}, {fill} fill, seed {seed}, arrays at the {at}"
+    if shift:
+        what += f", shifted by {shift}"
+    if any(d == 1 for t in graph.tensors.values() for d in t.dim):
+        what += f", strides { ({t.name: t.stride for t in graph.tensors.values()}) }"
+    program = engine.compile(graph, settings, device)
+    first: dict[str, Array] = {}
+    for n in counts:
+        label = f"{what}, {n} threads"
+        got = _run_guarded(case, program, n, at, shift, label)
+        compare(graph, got, case.expected, case.allowed, label)
+        for name, a in got.items():
+            bits = np.ascontiguousarray(a).view(np.uint8)
+            if name in first and not np.array_equal(first[name], bits):
+                raise Mismatch(f"{label}\n  {name}: not the same bits as with {counts[0]} threads")
+            first.setdefault(name, bits)
+    return None
+
+
+def _run_guarded(
+    case: Case, program: Program, threads: int, at: str, shift: int, what: str
+) -> dict[str, Array]:
+    g = case.graph
+    held = {t.name: store(t, case.inputs[t.name], at, shift) for t in g.inputs}
+    before = {n: m.bytes.copy() for n, (_, m) in held.items()}
+    held |= {t.name: allocate(t, at, shift) for t in g.outputs}
+    try:
+        run_program(program, {n: a for n, (a, _) in held.items()}, threads, at)
+    except ExecutionError as e:
+        raise Mismatch(f"{what}\n  {e}") from None
+    for name, was in before.items():
+        if not np.array_equal(was, held[name][1].bytes):
+            raise Mismatch(f"{what}\n  {name}: an input was written to")
+    for t in g.outputs:
+        a, memory = held[t.name]
+        kept = a.copy()
+        if a.size:
+            a.view(np.dtype(f"u{t.dtype.itemsize}"))[...] = np.iinfo(f"u{t.dtype.itemsize}").max
+        if np.any(memory.bytes != 0xFF):
+            raise Mismatch(f"{what}\n  {t.name}: memory between its elements was written to")
+        held[t.name] = (kept, memory)
+    return {t.name: held[t.name][0] for t in g.outputs}

@@ -1,0 +1,184 @@
+"""Every engine against the operations' definitions, and proof that the harness catches a broken one.
+
+One test an engine and a problem line. In it every layout variant runs once, with dtype, fill and guard page
+drawn by a seed from the line, under each instruction set of the host in turn, with 1, 2 and 3 threads (whose
+results must have the same bits).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from vlug import config
+from vlug.dtypes import dtype
+from vlug.engines import engines
+from vlug.engines.base import Engine, NativeProgram
+from vlug.graph import Graph
+from vlug.ops.base import OPERATIONS
+from vlug.runtime.device import FAKE, KERNEL_ISAS, best_isa, cpu_features, host
+from vlug.runtime.threads import Env
+from vlug.testing import VARIANTS, Mismatch, allocate, check, derive, of_dtype
+
+SAMPLES = [line for name in sorted(OPERATIONS) for line in OPERATIONS[name].samples()]
+CHAINS = [
+    "conv_fprop x=2x17x9x13 w=19x17x3x3 pad=1 -> a; bias a b=19 -> y",
+    "conv_fprop x=2x17x9x13 w=19x17x3x3 pad=1 -> a; relu a -> y",
+    "conv_fprop x=2x8x14x14 w=24x8x1x1 stride=2 -> a; bias a b=24 -> c; relu c -> y",
+    "conv_fprop x=2x24x12x10 w=24x1x3x3 pad=1 groups=24 -> a; bias a b=24 -> c; relu c -> y",
+    "conv_fprop x=0x3x5x5 w=4x3x3x3 -> a; bias a b=4 -> c; relu c -> y",
+    "conv_fprop x=2x0x5x5 w=4x0x3x3 -> a; bias a b=4 -> y",
+    "matmul a=33x40 b=70x40 transpose_b=1 -> c; bias c b=70 -> y",
+    "matmul a=33x40 b=70x40 transpose_b=1 -> c; bias c b=70 -> d; relu d -> y",
+    "add a=3x35x6x5 b=3x35x6x5 -> c; relu c -> y",
+    "batchnorm_inference x=3x35x6x5 mean=35 var=35 scale=35 bias=35 -> a; relu a -> y",
+    "batchnorm_inference x=3x35x6x5 mean=35 var=35 -> a; add a b=3x35x6x5 -> c; relu c -> y",
+]
+DTYPES = ("f32", "f32", "bf16", "f16")
+BEST = best_isa(cpu_features())
+ISAS = KERNEL_ISAS[: KERNEL_ISAS.index(BEST) + 1] if BEST in KERNEL_ISAS else ()
+
+
+def taken() -> Iterator[Any]:
+    """(engine, line) wherever an engine takes some layout of the line on a made-up device."""
+    for engine, line in itertools.product(engines(), [*SAMPLES, *CHAINS]):
+        if engine.name == "reference":
+            continue
+        graphs = [derive(Graph.parse(line), v.inputs, v.outputs) for v in VARIANTS.values()]
+        if any(engine.why_not(g, FAKE["avx512"]) is None for g in graphs):
+            yield pytest.param(engine, line, id=f"{engine.name}-{line}")
+
+
+@pytest.mark.isa
+@pytest.mark.skipif(not ISAS, reason="the host runs no kernels of ours")
+@pytest.mark.parametrize(("engine", "line"), list(taken()))
+def test_engine_gives_what_the_operation_means(engine: Engine, line: str) -> None:
+    rng = np.random.default_rng(int(hashlib.sha256(f"{engine.name} {line}".encode()).hexdigest()[:15], 16))
+    graph = Graph.parse(line)
+    for i, (label, variant) in enumerate(VARIANTS.items()):
+        isa = ISAS[(i + len(line)) % len(ISAS)]
+        kind = "f32" if label == "plain" else str(rng.choice(DTYPES))
+        fill = "exact" if label == "plain" else str(rng.choice(["exact", "real", "real", "edge"]))
+        g = derive(of_dtype(graph, dtype(kind)), variant.inputs, variant.outputs)
+        with config.ISA.using(isa):
+            check(
+                g, engine, fill, (1, 2, 3), device=host(), seed=i, shift=variant.shift,
+                at=str(rng.choice(["end", "start"])),
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [*SAMPLES[::3], *CHAINS])
+def test_reference_engine_runs_every_problem(line: str) -> None:
+    for label in ("plain", "nhwc", "padded"):
+        v = VARIANTS[label]
+        assert check(derive(Graph.parse(line), v.inputs, v.outputs), "reference", "real") is None
+
+
+# --- the harness itself ---
+class Relu(Engine):
+    """relu of f32 vectors as a native program (a callback), with a fault."""
+
+    name: ClassVar[str] = "fake"
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
+
+    def why_not(self, graph: Graph, device: Any) -> str | None:
+        return None if [n.op.name for n in graph] == ["relu"] else "only relu"
+
+    def compile(self, graph: Graph, config: Any, device: Any) -> NativeProgram:
+        (x,), (y,) = graph.inputs, graph.outputs
+        n, step = x.numel, x.stride[0]
+
+        def run(tensors: int, args: int, workspace: int, env: int) -> int:
+            source, target = (ctypes.c_void_p * 2).from_address(tensors)
+            a = (ctypes.c_float * x.span).from_address(source)
+            b = (ctypes.c_float * (y.span + 1)).from_address(target)
+            threads = Env.from_address(env).threads
+            if self.fault == "code":
+                return 3
+            for i in range(n):
+                if self.fault == "unwritten" and i == n - 1:
+                    continue
+                at = i if self.fault == "stride" else i * step
+                value = max(a[i * step], 0.0)
+                if self.fault == "value" and i == n // 2:
+                    value += 1.0
+                if self.fault == "ulp" and i == n // 2:
+                    value += abs(value) * 2.0**-20
+                if self.fault == "threads" and threads == 2 and i == 0:
+                    value = np.nextafter(np.float32(value), np.float32(9))
+                b[at] = value
+            if self.fault == "mask":  # a whole vector where only a part is wanted
+                b[(n - 1) * step - 1] = 0.0
+            if self.fault == "past":
+                b[(n - 1) * step + 1] = 0.0
+            if self.fault == "input":
+                a[0] = 7.0
+            if self.fault == "workspace":
+                ctypes.c_float.from_address(workspace + 4096).value = 1.0
+            return 0
+
+        f = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)(run)
+        address = ctypes.cast(f, ctypes.c_void_p).value
+        return NativeProgram(
+            address, (x.name, y.name), (), 4096 if self.fault == "workspace" else 0, 0, (), f
+        )
+
+
+DENSE, SPACED = "relu x=37", "relu x=37:f32:s2 -> y=37:f32:s2"
+
+
+def test_the_harness_passes_a_right_engine() -> None:
+    for line, kind in itertools.product((DENSE, SPACED), ("exact", "real", "edge")):
+        assert check(line, Relu(), kind, (1, 2, 3), device=FAKE["avx2"]) is None
+    assert check("matmul a=2x2 b=2x2", Relu(), device=FAKE["avx2"]) == "only relu"
+
+
+@pytest.mark.parametrize(
+    ("fault", "line", "kind", "message"),
+    [
+        ("unwritten", DENSE, "exact", "y\\[36\\] is .*nan"),
+        ("unwritten", DENSE, "real", "y\\[36\\] is .*nan"),
+        ("value", DENSE, "exact", "1 of 37 elements are wrong"),
+        ("ulp", "relu x=37 lower_clip=-9.0", "real", "may be off"),
+        ("stride", SPACED, "exact", "elements are wrong|memory between"),
+        ("mask", SPACED, "exact", "memory between its elements was written to"),
+        ("input", DENSE, "exact", "x: an input was written to"),
+        ("threads", DENSE, "real", "not the same bits as with 1 threads|elements are wrong"),
+        ("code", DENSE, "exact", "code 3"),
+    ],
+)
+def test_the_harness_catches(fault: str, line: str, kind: str, message: str) -> None:
+    with pytest.raises(Mismatch, match=message) as caught:
+        check(line, Relu(fault), kind, (1, 2, 3), device=FAKE["avx2"])
+    assert Graph.parse(line).line in str(caught.value)
+
+
+@pytest.mark.parametrize("fault", ["past", "workspace"])
+def test_a_stray_write_hits_a_forbidden_page(fault: str) -> None:
+    code = f"import test_engines as t; t.check(t.DENSE, t.Relu({fault!r}), device=t.FAKE['avx2'])"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == -signal.SIGSEGV, done.stdout + done.stderr
+
+
+def test_allocations_have_the_strides_asked_for() -> None:
+    for label, v in VARIANTS.items():
+        g = derive(Graph.parse("add a=3x5x4x2 b=3x5x4x2"), v.inputs, v.outputs)
+        for t in (*g.inputs, *g.outputs):
+            a, _ = allocate(t, "end", v.shift)
+            assert a.shape == t.dim
+            assert t.has_strides([s // a.itemsize for s in a.strides]), label
+            assert np.isnan(a).all()

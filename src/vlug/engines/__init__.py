@@ -18,6 +18,7 @@ ORDER: tuple[str, ...] = (
     "cpu.conv_nhwc:ConvNHWC",
     "cpu.conv_wgrad:ConvWgrad",
     "cpu.norm:BatchnormEngine",
+    "cpu.pool:PoolEngine",
     "cpu.pointwise:PointwiseEngine",
     "cpu.reduction:ReductionEngine",
     "reference:Reference",

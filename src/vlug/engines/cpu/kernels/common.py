@@ -32,7 +32,7 @@ def unflatten(u: Int, extents: Sequence[Int]) -> list[Int]:
     """The indices of a flat index, the last running fastest."""
     out: list[Int] = []
     for e in reversed(extents[1:]):
-        out.insert(0, u % e)  # type: ignore[operator]
+        out.insert(0, u % e)
         u = u // e
     return [u, *out] if extents else []
 

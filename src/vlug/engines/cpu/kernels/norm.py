@@ -277,7 +277,7 @@ def backward_planes(k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool
                 s += tree([a.part(i) for i in range(4)]).to(WIDE)
                 t += tree([b.part(i) for i in range(4)]).to(WIDE)
             total = [s.sum(), t.sum()]
-        three = _gradients(k, c, *total, (scale, inv_std, dscale, dbias))
+        three = _gradients(k, c, total[0], total[1], (scale, inv_std, dscale, dbias))
         if dx is None:
             continue
         narrow = [v if isinstance(v, float) else v.to(dtype) for v in three]
@@ -319,7 +319,7 @@ def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bo
                 for b in k.range(blocks):
                     s += sums[b, 0, c].to(WIDE)
                     t += sums[b, 1, c].to(WIDE)
-            for i, v in enumerate(_gradients(k, c, *total, (scale, inv_std, dscale, dbias))):
+            for i, v in enumerate(_gradients(k, c, total[0], total[1], (scale, inv_std, dscale, dbias))):
                 ready[i, c] = v
     if dx is None:
         return

@@ -19,15 +19,22 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def evaluate(f: Formula, values: Mapping[str, int | float]) -> int:
-    """The value of a formula for given arguments."""
-    stack: list[int] = []
+def reckon(
+    f: Formula, value: Callable[[str], Any], operators: Mapping[str, Callable[[Any, Any], Any]] = OPERATORS
+) -> Any:
+    """What a formula comes to, with `value` of each argument: a number, or code that computes it."""
+    stack: list[Any] = []
     for x in f:
         if isinstance(x, int):
             stack.append(x)
-        elif x in OPERATORS:
+        elif x in operators:
             b, a = stack.pop(), stack.pop()
-            stack.append(OPERATORS[x](a, b))
+            stack.append(operators[x](a, b))
         else:
-            stack.append(int(values[x]))
+            stack.append(value(x))
     return stack[0]
+
+
+def evaluate(f: Formula, values: Mapping[str, int | float]) -> int:
+    """The value of a formula for given arguments."""
+    return int(reckon(f, lambda name: int(values[name])))

@@ -10,7 +10,7 @@ from typing import Any
 
 import llvmlite.ir as ir
 
-from vlug.codegen.formula import OPERATORS, Formula
+from vlug.codegen.formula import OPERATORS, Formula, reckon
 from vlug.codegen.isa import ISA
 from vlug.codegen.types import (
     BODY,
@@ -29,8 +29,9 @@ from vlug.codegen.types import (
     const,
     elem,
     scalar,
+    slot_bytes,
 )
-from vlug.codegen.values import Idx, Int, Lanes, Val, Var, combine, convert, formula
+from vlug.codegen.values import Idx, Int, Lanes, Val, Var, combine, convert, formula, from_sizes
 from vlug.codegen.view import View
 
 PAGE = 4096
@@ -82,7 +83,7 @@ class Kernel:
             raise RuntimeError("a value made inside a parallel region was used outside of it")
         found = self._captured.get(id(v))
         if found is None:
-            offset = sum(_slot_bytes(c.type) for c, _ in self._captured.values())
+            offset = sum(slot_bytes(c.type) for c, _ in self._captured.values())
             slot = self.entry.gep(self.fn.args[0], [I64(offset)], source_etype=I8)
             found = self._captured[id(v)] = (v, self.entry.load(slot, typ=v.type, align=8))
         return found[1]
@@ -446,14 +447,14 @@ class Kernel:
         captured, self._captured = self._captured, {}
         self.fn, self.part = self.main, None
         self.entry, self.b, self._live = outer
-        self.part_bytes = (*self.part_bytes, *_from_sizes(self._region_bytes), "max")
-        size = sum(_slot_bytes(v.type) for v, _ in captured.values())
+        self.part_bytes = (*self.part_bytes, *from_sizes(self._region_bytes), "max")
+        size = sum(slot_bytes(v.type) for v, _ in captured.values())
         ctx = self.main_entry.alloca(ir.ArrayType(I8, max(8, size)))
         ctx.align, ctx.type = 64, PTR  # llvmlite still gives alloca a typed pointer
         offset = 0
         for v, _ in captured.values():
             self.b.store(v, self.b.gep(ctx, [I64(offset)], source_etype=I8), align=8)
-            offset += _slot_bytes(v.type)
+            offset += slot_bytes(v.type)
         env = self.main.args[3]
         callee = self.b.load(env, typ=PARALLEL_FOR.as_pointer())
         body = self.b.bitcast(fn, PTR)
@@ -557,7 +558,7 @@ class Kernel:
             raise RuntimeError("scratch belongs to a parallel region; outside of one use Kernel.shared")
         at = self._region_bytes
         self._region_bytes = at + self._bytes(dims if size is None else [size], dtype)
-        _from_sizes(self._region_bytes)
+        from_sizes(self._region_bytes)
         per = Idx(self, self.b.load(self.use(self._slot("part")), typ=I64))
         start = Idx(self, self.b.load(self.use(self._slot("shared")), typ=I64))
         offset = start + self.part * per + at
@@ -569,10 +570,15 @@ class Kernel:
         """A piece of the workspace that all parts see; ask for it outside parallel regions."""
         if self.fn is not self.main:
             raise RuntimeError("shared workspace is asked for outside parallel regions")
-        at = _known(self.shared_bytes, self)
+        at = self._reckon(self.shared_bytes)
         room = self._bytes(dims if size is None else [size], dtype)
-        self.shared_bytes = (*self.shared_bytes, *_from_sizes(room), "+")
+        self.shared_bytes = (*self.shared_bytes, *from_sizes(room), "+")
         return View(self, self.gep(self.main.args[2], at, I8), dims, strides, dtype)
+
+    def _reckon(self, f: Formula) -> Int:
+        """The integer that a formula stands for, emitted where the kernel is now."""
+        n: Int = reckon(f, self.size, {**OPERATORS, "min": self.min, "max": self.max})
+        return n
 
     def finish(self) -> Kernel:
         """Close the program; it can then be compiled."""
@@ -584,40 +590,8 @@ class Kernel:
         outer, self.b = self.b, self.main_entry
         for name, f in (("shared", self.shared_bytes), ("part", self.part_bytes)):
             if name in self._slots:
-                self.main_entry.store(self.raw(_known(f, self)), self._slots[name], align=8)
+                self.main_entry.store(self.raw(self._reckon(f)), self._slots[name], align=8)
         self.b = outer
         self.b.ret(I32(0))
         self.main_entry.branch(self.main.blocks[1])
         return self
-
-
-def _slot_bytes(t: Any) -> int:
-    """Room of a captured value in the context."""
-    if isinstance(t, ir.VectorType):
-        width = getattr(t.element, "width", {F32: 32, F64: 64}.get(t.element, 64))
-        return int(-(-t.count * max(8, width) // 64) * 8)
-    return 8
-
-
-def _from_sizes(n: Int) -> Formula:
-    f = formula(n)
-    if f is None:
-        raise ValueError("dims of workspace must follow from sizes (Kernel.size) alone")
-    return f
-
-
-def _known(f: Formula, k: Kernel) -> Int:
-    """The integer that a formula stands for, emitted where the kernel is now."""
-    stack: list[Int] = []
-    for x in f:
-        if isinstance(x, int):
-            stack.append(x)
-        elif x in OPERATORS:
-            b, a = stack.pop(), stack.pop()
-            if x in ("min", "max"):
-                stack.append(getattr(k, x)(a, b))
-            else:
-                stack.append(OPERATORS[x](a, b))
-        else:
-            stack.append(k.size(x))
-    return stack[0]

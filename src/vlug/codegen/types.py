@@ -88,3 +88,11 @@ def const(t: Any, x: Any) -> Any:
     s = scalar(t)
     c = float(x) if is_float(s) else int(x)
     return ir.Constant(t, [s(c)] * t.count) if isinstance(t, ir.VectorType) else ir.Constant(t, c)
+
+
+def slot_bytes(t: Any) -> int:
+    """Room of a captured value in the context."""
+    if isinstance(t, ir.VectorType):
+        width = getattr(t.element, "width", {F32: 32, F64: 64}.get(t.element, 64))
+        return int(-(-t.count * max(8, width) // 64) * 8)
+    return 8

@@ -440,3 +440,10 @@ def transpose(rows: Sequence[Val]) -> list[Val]:
                 new[i], new[i | s] = shuffle(v[i], v[i | s], lo), shuffle(v[i], v[i | s], hi)
         v, s = new, s // 2
     return v
+
+
+def from_sizes(n: Int) -> Formula:
+    f = formula(n)
+    if f is None:
+        raise ValueError("dims of workspace must follow from sizes (Kernel.size) alone")
+    return f

@@ -31,7 +31,7 @@ from vlug.codegen.types import (
     scalar,
     slot_bytes,
 )
-from vlug.codegen.values import Idx, Int, Lanes, Val, Var, combine, convert, formula, from_sizes
+from vlug.codegen.values import Idx, Int, Lanes, Val, Var, combine, convert, from_sizes
 from vlug.codegen.view import View
 
 PAGE = 4096

@@ -35,6 +35,11 @@ class ISA:
         """Bytes of one vector register."""
         return 4 * self.lanes
 
+    @property
+    def mask_registers(self) -> bool:
+        """Whether masks have registers of their own (AVX-512)."""
+        return self.bytes == 64
+
     def has(self, extra: str) -> bool:
         """Whether the ISA has an ability beyond plain vectors: "bf16", "amx"."""
         return extra in self.extras

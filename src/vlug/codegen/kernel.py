@@ -221,9 +221,12 @@ class Kernel:
         """LLVM mask of the first n lanes; n may be known only at run time."""
         if isinstance(n, int):
             return ir.Constant(ir.VectorType(I1, self.V), [I1(int(j < n)) for j in range(self.V)])
-        iota = ir.Constant(ir.VectorType(I32, self.V), [I32(j) for j in range(self.V)])
         count = self.min(self.max(n, 0), self.V)
         assert isinstance(count, Idx)
+        if self.isa.mask_registers:  # bits straight to a mask register: a vector of 0, 1, … would occupy one
+            bits = self.op("xor", self.op("shl", I64(-1), count.raw()), I64(-1))
+            return self.op("bitcast", self.op("trunc", bits, ir.IntType(self.V)), ir.VectorType(I1, self.V))
+        iota = ir.Constant(ir.VectorType(I32, self.V), [I32(j) for j in range(self.V)])
         return self.op(
             "icmp_signed", "<", iota, self.splat(Val(self, [self.op("trunc", count.raw(), I32)])).v[0]
         )

@@ -251,7 +251,19 @@ def step_class(step: int, stride: int) -> int:
     return step if stride == 1 and step <= 2 else 0
 
 
-def program(kernel: Compiled, g: ConvGraph, c: Conv, planes: Planes, more: dict[str, int]) -> NativeProgram:
+def weight_run(c: Conv, phases: list[list[tuple[int, int]]], taps_first: bool) -> int:
+    """How many elements of the reduction follow each other in the weights; -1: all packed together."""
+    if taps_first:
+        return -1 if c.w[1] == 1 else 1
+    offsets = [w for _, w in phases[0]]
+    if len(phases) > 1 or offsets != list(range(len(offsets))):
+        return 1
+    return -1 if c.w[1] == len(offsets) else len(offsets)
+
+
+def program(
+    kernel: Compiled, g: ConvGraph, c: Conv, planes: Planes, taps_first: bool, more: dict[str, int]
+) -> NativeProgram:
     """A compiled kernel of this family bound to a convolution: named arguments, then the lists of taps."""
     taps = planes.taps(c)
     before = [0]
@@ -269,6 +281,7 @@ def program(kernel: Compiled, g: ConvGraph, c: Conv, planes: Planes, more: dict[
         "row_planes": len(c.rows.planes), "col_planes": len(c.cols.planes), "low": c.rows.low,
         **{f"src_{n}": s for n, s in zip(names, c.src)}, **{f"dst_{n}": s for n, s in zip(names, c.dst)},
         "w_o": c.w[0], "w_c": c.w[1], "w_g": c.w[4], "bias": c.bias,
+        "w_run": weight_run(c, taps, taps_first),
         "images": planes.images, "band": planes.band, "band_rows": planes.rows, "width": planes.width,
         "first": planes.first, "valid": planes.valid, "lead": planes.lead, "plane": planes.plane,
         "channel": planes.channel, "lists": len(kernel.arg_names), **more,

@@ -187,7 +187,7 @@ class ConvNCHW(Engine):
         kernel = compiled(
             conv_planes, isa, dtype=c.dtype, rows=MR, vectors=NR, bias=g.bias is not None, relu=g.relu,
             in_step=step_class(c.cols.in_step, c.src[3]), out_step=out_class(c))  # fmt: skip
-        return program(kernel, g, c, planes, {
+        return program(kernel, g, c, planes, False, {
             "c_block": block, "k_chunk": chunk, "flat": flat, "out_row": flat + (16 if flat % 64 == 0 else 0),
             "bands": -(-c.rows.count // band), "parts": 1 if c.flops < 200_000 else 1 << 30,
         })  # fmt: skip

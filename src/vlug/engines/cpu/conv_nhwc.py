@@ -217,7 +217,7 @@ class ConvNHWC(Engine):
         phases = len(c.rows.phases) * len(c.cols.phases)
         kernel = compiled(
             conv_pixels, isa, dtype=c.dtype, run=run, c_block=block, bias=g.bias is not None, relu=g.relu)
-        return program(kernel, g, c, planes, {
+        return program(kernel, g, c, planes, True, {
             "k_chunk": chunk, "row_runs": row_runs, "c_last": (max(c.C, 1) - 1) % block + 1,
             "pixels": planes.plane * len(c.rows.planes) * len(c.cols.planes),
             "sums": 1 if block >= c.C else phases * (chunk // B) * tiles,

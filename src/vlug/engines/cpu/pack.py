@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vlug.codegen.ir import Idx, Int, Kernel, Lanes, Var, View
+from vlug.codegen.ir import Idx, Int, Kernel, Lanes, Val, Var, View, shuffle, transpose
 from vlug.codegen.tile import product
 
-__all__ = ["Lists", "either_table", "pack_panel", "pack_weights", "table_sum", "tables"]
+__all__ = ["Lists", "either_table", "pack_weights", "table_sum", "tables"]
 
 
 class Lists:
@@ -58,25 +58,77 @@ def pack_weights(
     """Weights of dims (group, output, offset) as panels [group, panel][channel block][phase][c, tap][width].
 
     table, last: offsets in w of the elements of a block of channels, and of the last block if they differ.
-    sizes: G, C, K, channel block, phases, taps, stride of a channel in w, parts.
+    sizes: G, C, K, channel block, phases, taps, stride of a channel in w, parts. The argument `w_run` tells
+    how many elements of the reduction follow each other in w: all of a tap's channels (-1) or that many.
     """
     G, C, K, c_block, phases, taps, w_c, parts = sizes
-    panels = k.ceil_div(K, width)
+    panels, w_run, V = k.ceil_div(K, width), k.size("w_run"), k.V
     wp = k.shared(G * panels, C * taps, width)
-    n = k.min(parts, G * panels)
-    per = k.ceil_div(G * panels, n)
+    step = max(width, V)  # outputs packed together: one wide panel or several narrow ones
+    blocks = k.ceil_div(K, step)
+    n = k.min(parts, G * blocks)
+    per = k.ceil_div(G * blocks, n)
     for lo, hi in k.chunk(n):
-        for u in k.range(lo * per, k.min(hi * per, G * panels)):
-            g, o = u // panels, u % panels * width
+        square = k.scratch(V, V)
+        for u in k.range(lo * per, k.min(hi * per, G * blocks)):
+            g, first = u // blocks, u % blocks * step
             for c0, c1 in k.blocks(C, c_block):
                 for phase in k.range(phases):
                     t0, t1 = lists.before(phase), lists.before(phase + 1)
-                    n_l = (c1 - c0) * (t1 - t0)
-                    panel = View(k, wp.addr(u, c0 * taps + (c1 - c0) * t0, 0), (n_l, width), (width, 1))
-                    source = View(k, w.addr(g, o, c0 * w_c), (1,), dtype=w.elem.name)
+                    length = (c1 - c0) * (t1 - t0)
                     columns = either_table(k, c1 - c0, c_block, table, last, t0)
-                    pack_panel(k, source, panel, width, K - o, w.strides[1], n_l, columns)
+                    run = k.choose(k.compare("<", w_run, 0), length if last is None else c1 - c0, w_run)
+                    for j in k.range(0, step, V):
+                        o = first + j
+                        source = View(k, w.addr(g, o, c0 * w_c), (1,), dtype=w.elem.name)
+                        to = wp.addr(g * panels + first // width, c0 * taps + (c1 - c0) * t0, 0)
+                        panel = View(k, to, (1, 1, width), (C * taps * width, width, 1))
+                        pack_rows(k, source, (panel, j), width, K - o, w.strides[1], length, columns,
+                                  run, square)  # fmt: skip
     return wp
+
+
+def pack_rows(
+    k: Kernel, w: View, to: tuple[View, Int], width: int, count: Int, stride: Idx, length: Int, column: View,
+    run: Int, square: View,
+) -> None:  # fmt: skip
+    """V outputs of a panel (or of several narrow ones): panel[l, i] = w[column[l] + i · stride], else 0.
+
+    to: the panel and the lane where these outputs begin. count: outputs that there are, 0 or less if none.
+    Outputs next to each other are copied; else, where `run` columns follow each other, squares are transposed
+    (half a cycle an element; a gather takes more than one).
+    """
+    V, (panel, lane) = k.V, to
+
+    def put(l: Int, v: Val) -> None:
+        if width >= V:
+            panel[0, l, k.vector(lane)] = v
+            return
+        for i in range(V // width):
+            with k.when(k.compare(">", count, i * width)):
+                order = [(i * width + j) % V for j in range(V)]
+                panel[i, l, k.first(0, width)] = v if i == 0 else shuffle(v, v, order)
+
+    for near in k.either(stride.eq(1)):
+        if near:
+            for l in k.range(length):
+                put(l, w[k.first(column[l].idx(), count)])
+            continue
+        for runs in k.either(run >= 4):
+            if not runs:
+                rows = View(k, w.ptr, (1, 1), (1, stride), w.elem.name)
+                for l in k.range(length):
+                    put(l, rows[column[l].idx(), k.first(0, count)])
+                continue
+            rows = View(k, w.ptr, (1, 1), (stride, 1), w.elem.name)
+            for l0 in k.range(0, length, run):
+                at = column[l0].idx()
+                for p in k.vectors(run):
+                    lines = [rows[i, (p + at).where(k.compare(">", count, i))] for i in range(V)]
+                    for i, v in enumerate(transpose(lines)):
+                        square[i, k.vector()] = v
+                    for i in k.range(k.min(V, run - p.base)):
+                        put(l0 + p.base + i, square[i, k.vector()])
 
 
 def either_table(k: Kernel, count: Int, block: Int, table: View, last: View | None, t0: Int) -> View:
@@ -93,20 +145,3 @@ def table_sum(
 ) -> None:
     """acc[i] += panel[l, i] · source[lanes + table[l]] over l < length: the whole reduction is one loop."""
     product(k, acc, (0, length), lambda i, l: panel[l, i], lambda l: source[lanes + table[l].idx()], unroll=2)
-
-
-def pack_panel(k: Kernel, w: View, panel: View, width: int, count: Int, stride: Idx, length: Int,
-               column: View) -> None:  # fmt: skip
-    """panel[l, i] = w[column[l] + i · stride] for i < count, 0 for count <= i < width, over l < length.
-
-    w: a flat view that begins at the panel's first output channel; column: offset of each element of the
-    reduction; panel: dims (length, width).
-    """
-    V = k.V
-    for near in k.either(stride.eq(1)):
-        rows = View(k, w.ptr, (1, 1), (1, 1 if near else stride), w.elem.name)
-        for l in k.range(length):
-            at = column[l].idx()
-            for j in range(0, width, V):
-                part = min(V, width - j)
-                panel[l, k.first(j, part)] = rows[at, k.first(j, k.min(k.max(count - j, 0), part))]

@@ -45,8 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"vlug: error: {name!r} is not a command; there are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    from vlug.errors import BadInput, VlugError
+    import warnings
 
+    from vlug.errors import BadInput, VlugError, VlugWarning
+
+    def show(message: Warning | str, category: type[Warning], *where: object) -> None:
+        own = issubclass(category, VlugWarning)
+        print(f"vlug: {'' if own else category.__name__ + ': '}{message}", file=sys.stderr)
+
+    warnings.showwarning = show  # a line for people, not a place in our source
     try:
         code = import_module(f"vlug.cli.{COMMANDS[name][0]}").main(rest)
         sys.stdout.flush()

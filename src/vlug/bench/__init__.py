@@ -1,1 +1,1 @@
-"""The bench layer: see docs/design.md."""
+"""Benchmarks: layers of well-known networks, ours against stock PyTorch in the same process."""

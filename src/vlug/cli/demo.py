@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     held = report.agreements(digits, resnet)
     if args.quick:
         held = held[:1]
-    data = {"digits": digits, "resnet50": resnet, "agreements": [vars(h) for h in held],
+    data: dict[str, Any] = {"digits": digits, "resnet50": resnet, "agreements": [vars(h) for h in held],
             "agree": all(h.holds for h in held)}  # fmt: skip
     picture = args.out / "losses.png"
     drawn = report.plot(picture, digits)

@@ -1,0 +1,197 @@
+"""Layer sets: which problems a set holds, as problem lines and as calls of PyTorch's own operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from vlug.errors import BadInput
+from vlug.graph import Graph
+from vlug.tensor import Tensor
+
+__all__ = ["LAYOUTS", "PASSES", "Problem", "problems", "set_names", "shapes"]
+
+LAYOUTS = ("nchw", "nhwc")
+PASSES = ("fwd", "dgrad", "wgrad", "bwd")
+#: Parts of a network that follow its convolutions, derived from them: NET:bn and so on.
+PARTS = ("bn", "relu", "pool", "softmax")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A layer in one pass and layout.
+
+    name, count: of the layer, and how often its network has it.
+    line:        the problem line.
+    torch:       which call of `peers`; params: what it needs beside tensors.
+    """
+
+    name: str
+    count: int
+    which: str  # fwd, dgrad, wgrad, bwd
+    layout: str
+    line: str
+    torch: str
+    params: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def graph(self) -> Graph:
+        return Graph.parse(self.line)
+
+
+@cache
+def shapes() -> dict[str, Any]:
+    """The layer shapes that the package carries, with their source and licence."""
+    text = resources.files("vlug.bench").joinpath("data/shapes.json").read_text()
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def set_names() -> list[str]:
+    """Every set: networks' convolutions by name, their other layers NET:bn, and pool/bnorm/softmax sets."""
+    data = shapes()
+    names = list(data["conv"])
+    for kind in ("pool", "bnorm", "softmax"):
+        names += [f"{kind}/{n}" for n in data[kind]]
+    return names + [f"resnet_50:{part}" for part in PARTS]
+
+
+def problems(
+    name: str,
+    *,
+    batch: int | None = 8,
+    layouts: Sequence[str] = LAYOUTS,
+    passes: Sequence[str] = PASSES,
+    dtype: str = "f32",
+) -> list[Problem]:
+    """The problems of a set; batch None keeps each layer's own. Raises BadInput for an unknown set."""
+    data = shapes()
+    net, _, part = name.partition(":")
+    kind, _, rest = name.partition("/")
+    if part in PARTS and net in data["conv"]:
+        layers = list(_following(data["conv"][net], part))
+        maker = {"bn": _norm, "relu": _relu, "pool": _pool, "softmax": _softmax}[part]
+    elif name in data["conv"]:
+        layers, maker = data["conv"][name], _conv
+    elif rest and kind in ("pool", "bnorm", "softmax") and rest in data[kind]:
+        layers = [dict(row) if isinstance(row, dict) else {"dims": row} for row in data[kind][rest]]
+        maker = {"pool": _pool, "bnorm": _norm, "softmax": _softmax}[kind]
+    else:
+        raise BadInput(f"set: {name!r} is unknown; there are {', '.join(set_names())}")
+    out = []
+    for i, layer in enumerate(layers):
+        row = dict(layer, n=batch or layer.get("n", 1), name=layer.get("name") or f"{name}:{i + 1}")
+        for layout in layouts:
+            out += [p for p in maker(row, layout, dtype) if p.which in passes]
+    return out
+
+
+def _following(convs: Sequence[dict[str, Any]], part: str) -> Iterator[dict[str, Any]]:
+    """The layers that follow convolutions, equal ones counted together."""
+    if part == "pool":
+        three = {"kernel": [3, 3], "stride": [2, 2], "pad_l": [1, 1]}
+        whole = {"kernel": [7, 7], "stride": [7, 7], "pad_l": [0, 0]}
+        yield {"name": "pool1", "c": 64, "in": [112, 112], "mode": "max", **three}
+        yield {"name": "pool5", "c": 2048, "in": [7, 7], "mode": "avg", **whole}
+        return
+    if part == "softmax":
+        yield {"name": "softmax", "dims": [256, 1000]}
+        return
+    counts: dict[tuple[int, tuple[int, ...]], int] = {}
+    for layer in convs:
+        at = (layer["k"], tuple(layer["out"]))
+        counts[at] = counts.get(at, 0) + layer["count"]
+    for (c, spatial), count in counts.items():
+        label = f"{c}x{'x'.join(map(str, spatial))}"
+        yield {"name": f"{part}:{label}", "count": count, "c": c, "spatial": list(spatial)}
+
+
+def _spec(dim: Sequence[int], dtype: str, layout: str) -> str:
+    return Tensor.of(dim, dtype, layout).spec
+
+
+def _x(values: Sequence[int]) -> str:
+    return "x".join(map(str, values))
+
+
+def _conv(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
+    n, c, k, groups = layer["n"], layer["c"], layer["k"], layer["groups"]
+    size, kernel, stride, pad = layer["in"], layer["kernel"], layer["stride"], layer["pad_l"]
+    dilation, out = layer["dilation"], layer["out"]
+    reach = [d * (r - 1) + 1 for d, r in zip(dilation, kernel)]
+    if [(h + 2 * p - r) // s + 1 for h, p, r, s in zip(size, pad, reach, stride)] != list(out):
+        return  # its padding differs before and after, which PyTorch's operator cannot say
+    x, w = _spec((n, c, *size), dtype, layout), _spec((k, c // groups, *kernel), dtype, layout)
+    y = _spec((n, k, *out), dtype, layout)
+    tail = f" pad={_x(pad)} stride={_x(stride)}" + (f" dilation={_x(dilation)}" if max(dilation) > 1 else "")
+    tail += f" groups={groups}" if groups > 1 else ""
+    params = {"stride": stride, "padding": pad, "dilation": dilation, "groups": groups}
+    lines = {
+        "fwd": f"conv_fprop x={x} w={w}{tail}",
+        "dgrad": f"conv_dgrad dy={y} w={w}{tail} size={_x(size)}",
+        "wgrad": f"conv_wgrad dy={y} x={x}{tail} size={_x(kernel)}",
+    }
+    for which, line in lines.items():
+        call = {"fwd": "conv", "dgrad": "conv_dgrad", "wgrad": "conv_wgrad"}[which]
+        yield Problem(layer["name"], layer["count"], which, layout, Graph.parse(line).line, call, params)
+
+
+def _norm(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
+    c = layer["c"]
+    x = _spec((layer["n"], c, *layer["spatial"]), dtype, layout)
+    per = f"{c}:f32"
+    fwd = (
+        f"batchnorm x={x} scale={per} bias={per} running_mean={per} running_var={per}"
+        " -> y, mean, inv_std, next_running_mean, next_running_var"
+    )
+    bwd = f"batchnorm_backward dy={x} x={x} scale={per} mean={per} inv_std={per} -> dx, dscale, dbias"
+    for which, line, call in (("fwd", fwd, "batch_norm"), ("bwd", bwd, "batch_norm_backward")):
+        yield Problem(layer["name"], layer.get("count", 1), which, layout, Graph.parse(line).line, call)
+
+
+def _relu(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
+    x = _spec((layer["n"], layer["c"], *layer["spatial"]), dtype, layout)
+    for which, line, call in (
+        ("fwd", f"relu x={x}", "relu"),
+        ("bwd", f"relu_backward dy={x} x={x}", "relu_backward"),
+    ):
+        yield Problem(layer["name"], layer["count"], which, layout, Graph.parse(line).line, call)
+
+
+def _pool(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
+    size, kernel, stride, pad = layer["in"], layer["kernel"], layer["stride"], layer["pad_l"]
+    if any(d > 1 for d in layer.get("dilation", ())) or any(2 * p > k for p, k in zip(pad, kernel)):
+        return
+    out = [(h + 2 * p - k) // s + 1 for h, p, k, s in zip(size, pad, kernel, stride)]
+    if "out" in layer and out != layer["out"]:
+        return  # padding that PyTorch cannot say
+    dims = (layer["n"], layer["c"])
+    x, y = _spec((*dims, *size), dtype, layout), _spec((*dims, *out), dtype, layout)
+    index = _spec((*dims, *out), "i64", layout)
+    tail = f" window={_x(kernel)} pad={_x(pad)} stride={_x(stride)}"
+    params = {"kernel_size": kernel, "stride": stride, "padding": pad}
+    mode = layer.get("mode") or ("avg" if "avg" in layer["name"] else "max")
+    if mode == "max":
+        lines = {"fwd": f"max_pool x={x}{tail} -> y, index",
+                 "bwd": f"max_pool_backward dy={y} index={index}{tail} size={_x(size)}"}  # fmt: skip
+    else:
+        lines = {"fwd": f"avg_pool x={x}{tail}", "bwd": f"avg_pool_backward dy={y}{tail} size={_x(size)}"}
+    for which, line in lines.items():
+        call = f"{mode}_pool" + ("_backward" if which == "bwd" else "")
+        yield Problem(layer["name"], layer.get("count", 1), which, layout, Graph.parse(line).line, call,
+                      {**params, "x": (*dims, *size)})  # fmt: skip
+
+
+def _softmax(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
+    if layout != "nchw":
+        return
+    x = _spec(layer["dims"], dtype, "nchw")
+    for which, line, call in (
+        ("fwd", f"softmax x={x} axis=1", "softmax"),
+        ("bwd", f"softmax_backward dy={x} y={x} axis=1", "softmax_backward"),
+    ):
+        yield Problem(layer["name"], 1, which, layout, Graph.parse(line).line, call)

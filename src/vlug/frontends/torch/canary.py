@@ -1,0 +1,341 @@
+"""The canary: in a child process, before anything is armed, the adapters must agree with stock's kernels.
+
+It registers the adapters in its own copy of PyTorch and lets a stand-in run the plans that computes with
+stock's kernels, on exactly the memory that the adapters hand over. So every argument, mask, list and optional
+that is read, every result that is allocated, and every way back to stock is compared, called both as C++ and
+as the interpreter calls; an offset that does not fit this PyTorch shows as a difference or as a crash, here.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from vlug.frontends.torch import decide, problems
+from vlug.frontends.torch.control import IS_OUTPUT
+from vlug.frontends.torch.keys import Arg, Pass, read_key
+from vlug.frontends.torch.loader import Loaded, compile_object
+from vlug.frontends.torch.operators import Operator
+
+__all__ = ["main", "verdict"]
+
+Case = tuple[str, Callable[[], Any]]
+
+
+class _StandIn:
+    """Runs a plan by calling stock's operator on the memory that an adapter handed over."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.calls: list[tuple[Operator, list[Any], problems.Problem]] = []
+        self.fault = ""
+        runner = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+        self._runner = runner(self._run)
+        loaded.block["runner"] = ctypes.cast(self._runner, ctypes.c_void_p).value or 0
+        decide.install(loaded.block, lambda: self._decide)
+
+    def switch(self, on: int) -> None:
+        for op in self.loaded.operators:
+            self.loaded.block.set(op, "on", on)
+
+    def _decide(self, op: Operator, key: tuple[int, ...]) -> decide.Decision:
+        arguments = read_key(op, key)
+        try:
+            p = problems.problem(op, arguments)
+        except Pass as e:
+            return decide.Decision(reason=str(e))
+        self.calls.append((op, arguments, p))
+        order = tuple(p.order.values())
+        return decide.Decision(len(self.calls), order, p.results, "", p.graph.line)
+
+    def _run(self, plan: int, outer: int, env: int) -> int:
+        try:
+            op, arguments, p = self.calls[plan - 1]
+            pointers = (ctypes.c_int64 * len(p.order)).from_address(outer)
+            self._check_pool(env)
+            self.switch(0)
+            self._compute(op, arguments, p, dict(zip(p.order, pointers)))
+            return 0
+        except BaseException as e:
+            self.fault = f"{type(e).__name__}: {e}"
+            return 1
+        finally:
+            self.switch(1)
+
+    def _compute(
+        self, op: Operator, arguments: list[Any], p: problems.Problem, at: dict[str, int]
+    ) -> None:
+        import torch
+
+        places = {p.order[n] & (IS_OUTPUT - 1): at[n] for n in p.order if not p.order[n] & IS_OUTPUT}
+        values = [_tensor(a, places) if isinstance(a, Arg) else a for a in arguments]
+        values = [False if v is None and k == "x" else v for v, k in zip(values, op.kinds)]
+        name, _, overload = op.name.partition(".")
+        call = getattr(getattr(torch.ops.aten, name), overload or "default")
+        keywords = _keywords(op, values)
+        made = call(*values, **keywords)
+        results = made if isinstance(made, tuple) else (made,)
+        for n, code in p.order.items():
+            if code & IS_OUTPUT:
+                t = p.graph.tensors[n]
+                _memory(at[n], t.dim, t.stride, results[code & (IS_OUTPUT - 1)].dtype).copy_(
+                    results[code & (IS_OUTPUT - 1)]
+                )
+
+    def _check_pool(self, env: int) -> None:
+        """parallel_for must run every part once."""
+        parallel_for, threads = (ctypes.c_int64 * 2).from_address(env)
+        seen = []
+        body_type = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
+        body = body_type(lambda ctx, part, begin, end: seen.append((part, begin, end)))
+        call = ctypes.CFUNCTYPE(None, ctypes.c_int64, body_type, ctypes.c_int64, ctypes.c_int64)
+        call(parallel_for)(env, body, 0, 7)
+        seen.sort()
+        parts = min(threads, 7)
+        if seen != [(i, i * 7 // parts, (i + 1) * 7 // parts) for i in range(parts)]:
+            raise ValueError(f"parallel_for gave {seen} for {threads} threads")
+
+
+def _keywords(op: Operator, values: list[Any]) -> dict[str, Any]:
+    """Arguments that Python takes by keyword only, out of the list."""
+    if op.name == "addmm":
+        alpha, beta = values.pop(), values.pop()
+        return {"beta": beta, "alpha": alpha}
+    if op.name == "mean.dim":
+        values.pop()
+    return {}
+
+
+def _memory(pointer: int, dim: Any, stride: Any, dtype: Any) -> Any:
+    import torch
+
+    n = 1 + sum((d - 1) * s for d, s in zip(dim, stride)) if 0 not in dim else 1
+    size = torch.empty((), dtype=dtype).element_size()
+    raw = torch.frombuffer((ctypes.c_char * (n * size)).from_address(pointer), dtype=dtype)
+    return raw.as_strided(tuple(dim), tuple(stride))
+
+
+def _tensor(a: Arg, places: dict[int, int]) -> Any:
+    import torch
+
+    dtype = {6: torch.float32, 4: torch.int64}[a.number]
+    if a.place not in places:
+        return torch.empty_strided(a.dim, a.stride, dtype=dtype)
+    return _memory(places[a.place], a.dim, a.stride, dtype)
+
+
+# --- what is compared ---
+def _cases() -> Iterator[Case]:
+    """Name and call of everything that the adapters must give as stock does."""
+    import torch
+
+    A: Any = torch.ops.aten
+    F: Any = torch.nn.functional
+    g = torch.Generator().manual_seed(1)
+
+    def R(*size: int, dtype: Any = torch.float32) -> Any:
+        return torch.randn(*size, generator=g).to(dtype)
+
+    for dtype in (torch.float32, torch.float64):
+        tag = str(dtype).removeprefix("torch.")
+        x, w, b = R(2, 4, 9, 8, dtype=dtype), R(6, 2, 3, 2, dtype=dtype), R(6, dtype=dtype)
+        dy = R(2, 6, 5, 6, dtype=dtype)
+        last = x.contiguous(memory_format=torch.channels_last)
+        at: Any = ([2, 1], [1, 0], [1, 2], False, [0, 0], 2)
+        for bias in (None, b):
+            yield (
+                f"conv {tag}",
+                lambda x=x, w=w, bias=bias: F.conv2d(x, w, bias, (2, 1), (1, 0), (1, 2), 2),
+            )
+            yield (
+                f"_convolution {tag}",
+                lambda x=last, w=w, bias=bias: A._convolution(x, w, bias, *at, False, False, True, True),
+            )
+        for sizes, mask in (([6], [True] * 3), (None, [False, True, False]), (None, [True, False, False])):
+            yield (
+                f"convolution_backward {tag} {mask}",
+                lambda x=x, w=w, dy=dy, s=sizes, m=mask: A.convolution_backward(dy, x, w, s, *at, m),
+            )
+        yield f"relu {tag}", lambda x=x: [torch.relu(x), A.relu(x)]
+        yield f"relu_ {tag}", lambda x=x: [torch.relu_(x.clone()), A.relu_(x.clone())]
+        for threshold in (0, 0.0, 0.25):
+            yield (
+                f"threshold_backward {tag} {threshold}",
+                lambda x=x, t=threshold: A.threshold_backward(x * 2, x, t),
+            )
+        yield (
+            f"max_pool {tag}",
+            lambda x=x: [*F.max_pool2d(x, (2, 3), (1, 2), (1, 0), 1, True, True), F.max_pool2d(x, 3)],
+        )
+        yield f"max_pool boxed {tag}", lambda x=last: A.max_pool2d_with_indices(x, [3], [2], [1])
+        yield (
+            f"avg_pool {tag}",
+            lambda x=x: [F.avg_pool2d(x, (2, 3), (1, 2), (1, 0), True, False), F.avg_pool2d(x, 3)],
+        )
+        yield (
+            f"avg_pool boxed {tag}",
+            lambda x=x: [
+                A.avg_pool2d(x, [2, 3], [1, 2], [1, 1], False, True, d) for d in (None, 5)
+            ],
+        )
+        yield (
+            f"avg_pool_backward boxed {tag}",
+            lambda x=x: [
+                A.avg_pool2d_backward(x[:, :, ::2, ::2], x, [1], [2], [0], False, c, d)
+                for c in (True, False)
+                for d in (None, 3)
+            ],
+        )
+        yield f"mean {tag}", lambda x=x: [x.mean((2, 3)), x.mean((-1,), keepdim=True), A.mean.dim(x, [1])]
+        yield f"mean all {tag}", lambda x=x: [A.mean.dim(x, None), A.mean.dim(x, [0], True)]
+        m, n, v = R(5, 7, dtype=dtype), R(7, 3, dtype=dtype), R(3, dtype=dtype)
+        yield f"mm {tag}", lambda m=m, n=n: [torch.mm(m, n), A.mm(m, n)]
+        yield (
+            f"addmm {tag}",
+            lambda m=m, n=n, v=v: [
+                torch.addmm(v, m, n),
+                A.addmm(v, m, n),
+                torch.addmm(v, m, n, beta=2, alpha=0.5),
+                A.addmm(v, m, n, beta=0.5),
+                F.linear(m, n.t().contiguous(), v),
+            ],
+        )
+        for soft in (A._softmax, A._log_softmax):
+            yield f"{soft.__name__} {tag}", lambda x=x, s=soft: [s(x, 1, False), s(x, -1, False)]
+        yield f"softmax {tag}", lambda x=x: [F.softmax(x, 1), F.log_softmax(x, 3)]
+        for back in (A._softmax_backward_data, A._log_softmax_backward_data):
+            yield (
+                f"{back.__name__} {tag}",
+                lambda x=x, b=back, d=dtype: b(x * 2, x.softmax(1), 1, d),
+            )
+        stats = [R(4, dtype=dtype), R(4, dtype=dtype), R(4, dtype=dtype), R(4, dtype=dtype).abs()]
+        for training in (True, False):
+            yield (
+                f"batch norm {tag} {training}",
+                lambda x=x, s=stats, t=training: _norm(torch.native_batch_norm, x, s, t),
+            )
+            yield (
+                f"batch norm legit {tag} {training}",
+                lambda x=last, s=stats, t=training: _norm(A._native_batch_norm_legit, x, s, t),
+            )
+        yield (
+            f"batch norm bare {tag}",
+            lambda x=x: A.native_batch_norm(x, None, None, None, None, True, 0.25, 0.5),
+        )
+        mean, inv = x.mean((0, 2, 3)), 1 / (x.var((0, 2, 3), unbiased=False) + 0.5).sqrt()
+        for mask in ([True] * 3, [False, True, False], [True, False, True]):
+            yield (
+                f"batch norm backward {tag} {mask}",
+                lambda x=x, s=stats, mean=mean, inv=inv, mask=mask: A.native_batch_norm_backward(
+                    x * 2, x, s[0], s[2], s[3], mean, inv, True, 0.5, mask
+                ),
+            )
+        yield f"training {tag}", lambda d=dtype: _train(d)
+    yield "wrong channels", lambda: F.conv2d(R(1, 2, 4, 4), R(4, 3, 3, 3))
+    yield "wrong channels, boxed", lambda: A._convolution(R(1, 2, 4, 4), R(4, 3, 3, 3), None, *_plain())
+    yield "integers", lambda: F.relu(torch.arange(-3, 3))
+    yield "wrong window", lambda: A.max_pool2d_with_indices(R(1, 2, 4, 4), [5, 5])
+
+
+def _plain() -> tuple[Any, ...]:
+    return ([1, 1], [0, 0], [1, 1], False, [0, 0], 1, False, False, True, True)
+
+
+def _norm(call: Any, x: Any, stats: list[Any], training: bool) -> list[Any]:
+    held = [t.clone() for t in stats]
+    return [*call(x, *held, training, 0.25, 0.5), *held]
+
+
+def _train(dtype: Any) -> list[Any]:
+    """A step of a small network: the C++ entries of the backward operators."""
+    import torch
+
+    nn = torch.nn
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(4, 6, 1, bias=False), nn.ReLU(inplace=True), nn.AvgPool2d(2), nn.Flatten(),
+        nn.Linear(6 * 4, 5),
+    ).to(dtype)  # fmt: skip
+    x = torch.randn(3, 3, 17, 16, dtype=dtype).requires_grad_()
+    y = nn.functional.softmax(model(x), 1).log() + nn.functional.log_softmax(model(x), 1)
+    y.square().mean((0, 1)).backward()
+    return [y, x.grad, *(p.grad for p in model.parameters()), *model.buffers()]
+
+
+def verdict(obj: bytes) -> str:
+    """"" if the adapters in `obj` agree with stock in this process, else what differs.
+
+    The adapters stay registered: only for a process that ends with it.
+    """
+    import torch
+
+    torch.set_num_threads(2)
+    loaded = Loaded(obj)
+    stand_in = _StandIn(loaded)
+    cases = list(_cases())
+    wanted = [_outcome(call) for _, call in cases]
+    left_out = loaded.register()
+    if left_out:
+        return "; ".join(why for _, why in left_out)
+    for (name, call), want in zip(cases, wanted):
+        again = _outcome(call)
+        if not _same(want, again):
+            return f"{name}: switched off, it differs from stock"
+        stand_in.switch(1)
+        got = _outcome(call)
+        stand_in.switch(0)
+        if stand_in.fault:
+            return f"{name}: {stand_in.fault}"
+        if not _same(want, got):
+            return f"{name}: it differs from stock"
+    for op in loaded.operators:
+        entries = [e for e in loaded.block.entries.values() if e.op is op]
+        if not any(e.taken and e.calls for e in entries) or not any(not e.taken for e in entries):
+            return f"{op.name}: the adapter was not reached"
+        if loaded.block.of(op, "failed"):
+            return f"{op.name}: the adapter could not allocate or run"
+    return ""
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    import torch
+
+    try:
+        made = call()
+    except Exception as e:
+        return str(e).splitlines()[0] if str(e) else type(e).__name__
+    flat: list[Any] = []
+    for v in made if isinstance(made, (list, tuple)) else [made]:
+        flat += v if isinstance(v, (list, tuple)) else [v]
+    return [v.detach() if isinstance(v, torch.Tensor) else v for v in flat]
+
+
+def _same(want: Any, got: Any) -> bool:
+    import torch
+
+    if isinstance(want, str) or isinstance(got, str):
+        return bool(want == got)
+    if len(want) != len(got):
+        return False
+    for a, b in zip(want, got):
+        if a is None or b is None:
+            if a is not b:
+                return False
+            continue
+        alike = (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device)
+        if not alike or not torch.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True):
+            return False
+    return True
+
+
+def main() -> None:
+    """For the child process: the verdict and the object, as JSON on stdout."""
+    obj = compile_object()
+    answer = {"verdict": verdict(obj), "object": base64.b64encode(obj).decode()}
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+    sys.stdout.flush()

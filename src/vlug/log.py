@@ -9,7 +9,7 @@ from typing import Any
 from vlug import config
 from vlug.errors import ConfigError
 
-__all__ = ["debug", "enabled", "info", "notice", "once", "warn"]
+__all__ = ["debug", "enabled", "greeting", "info", "notice", "once", "warn"]
 
 _said: set[str] = set()
 
@@ -28,10 +28,14 @@ def enabled(level: str) -> bool:
 
 
 def _event(level: str, message: str, fields: dict[str, Any]) -> None:
+    _line(level, " ".join([f"vlug: {message}", *(f"{k}={v}" for k, v in fields.items())]))
+
+
+def _line(level: str, text: str) -> None:
     most, path = _target()
     if config.LOG_LEVELS.index(level) > most:
         return
-    line = " ".join([f"vlug: {message}", *(f"{k}={v}" for k, v in fields.items())]).replace("\n", " ") + "\n"
+    line = text.replace("\n", " ") + "\n"
     try:
         if path:
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -54,6 +58,11 @@ def warn(message: str, **fields: Any) -> None:
 def notice(message: str, **fields: Any) -> None:
     """What a user should know once (the default level)."""
     _event("notice", message, fields)
+
+
+def greeting(text: str) -> None:
+    """A notice that begins with vlug's name and version itself."""
+    _line("notice", text)
 
 
 def info(message: str, **fields: Any) -> None:

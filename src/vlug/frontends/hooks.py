@@ -88,6 +88,7 @@ def register(frontend: Frontend) -> None:
         _frontends[frontend.name] = frontend
         _refusals.pop(frontend.name, None)
         frontend.apply(switches())
+        frontend.wish(getattr(_wishes, "value", None))
 
 
 def refuse(framework: str, why: str) -> None:

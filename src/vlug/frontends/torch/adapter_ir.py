@@ -147,7 +147,6 @@ class _Adapters:
         self.key_tensor = self._key_tensor()
         self.key_list = self._key_list()
         self.find = self._find()
-        self.parallel_for = self._parallel_for()
         self.serve = self._serve()
         self.wanted = self._wanted()
         self.drop = self._drop()
@@ -270,36 +269,6 @@ class _Adapters:
         return f
 
     # --- running a plan ---
-    def _parallel_for(self) -> _Function:
-        """Env.parallel_for over PyTorch's own pool: nested calls and one thread run where they are."""
-        piece = self.function("piece", "iii", result=VOID)
-        begin, end, frame = piece.args
-        with piece.loop(piece.b.sub(end, begin)) as j:
-            i = piece.b.add(begin, j)
-            body, ctx, n, parts = (piece.load(frame, k) for k in range(4))
-            start = piece.b.sdiv(piece.b.mul(i, n), parts)
-            stop = piece.b.sdiv(piece.b.mul(piece.b.add(i, I64(1)), n), parts)
-            piece.call(body, ctx, i, start, stop, result=VOID)
-        piece.b.ret_void()
-        piece.done()
-
-        f = self.function("parallel_for", "iiii", result=VOID)
-        env, body, ctx, n = f.args
-        threads = f.load(env, 1)
-        parts = f.b.select(f.b.icmp_signed("<", threads, n), threads, n)
-        frame = f.words(4)
-        for k, v in enumerate((body, ctx, n, parts)):
-            f.store(v, frame, k)
-        with f.b.if_else(f.b.icmp_signed(">", parts, I64(1))) as (many, one):
-            with many:
-                run = f.b.ptrtoint(piece.f, I64)
-                f.call(self.shim("torch_parallel_for", "iiiii"), I64(0), parts, I64(1), run, frame)
-            with one, f.b.if_then(f.b.icmp_signed(">", n, I64(0))):
-                f.call(body, ctx, I64(0), I64(0), n, result=VOID)
-        f.b.ret_void()
-        f.done()
-        return f
-
     def _serve(self) -> _Function:
         """(entry, tensors, outs, results) → 1: done, outs holds the TensorImpls; 0: nothing was done."""
         f = self.function("serve", "iiii")
@@ -309,7 +278,7 @@ class _Adapters:
         delete = self.shim("aoti_torch_delete_tensor_object", "i")
         mutable = self.shim("torch_get_mutable_data_ptr", "ii")
         data, tmp, made = f.words(4), f.words(1), f.words(1)
-        outer, env = f.words(MAX_OUTER), f.words(8)
+        outer = f.words(MAX_OUTER)
         fail, ready = f.block("fail"), f.block("ready")
         f.store(0, made)
         shapes = f.load(entry, ENTRY["outputs"])
@@ -353,17 +322,9 @@ class _Adapters:
                         with c:
                             b.store(f.call(self.shim("torch_get_const_data_ptr", "ii"), tensor, slot), rc)
                     f.go_if(b.icmp_unsigned("!=", b.load(rc), I32(0)), fail)
-        f.store(b.ptrtoint(self.parallel_for.f, I64), env)
-        for k in range(2, 8):
-            f.store(0, env, k)
-        f.store(1, env, 1)
-        with b.if_then(f.eq(self.control(f, "serial"), 0)):
-            f.store(0, tmp)
-            f.call(self.shim("torch_get_num_threads", "i"), tmp)
-            f.store(f.load32(tmp), env, 1)
-        plan = f.load(entry, ENTRY["plan"])
-        code = f.call(self.control(f, "runner"), plan, outer, env, result=I32)
-        f.go_if(b.icmp_unsigned("!=", code, I32(0)), fail)
+        run, plan = self.control(f, "runner"), f.load(entry, ENTRY["plan"])
+        code = f.call(run, plan, outer, self.control(f, "env"))
+        f.go_if(b.icmp_unsigned("!=", code, I64(0)), fail)
         b.ret(I64(1))
         b.position_at_end(fail)
         with f.loop(f.load(made)) as r:

@@ -56,9 +56,9 @@ class TorchFrontend:
 
     def register(self) -> None:
         """Put the adapters in the dispatcher, switched off."""
-        from vlug.runtime import native
+        from vlug.codegen import native
 
-        self.block["runner"] = native.runner()
+        self.block["runner"] = native.addresses()["vlug_run"]
         self.left_out = dict(self.loaded.register())
 
     # --- what hooks.py asks ---
@@ -193,25 +193,22 @@ def _ask_child() -> tuple[str, bytes]:
 
 
 def _greet() -> None:
-    """One line at the first activation: that vlug was found, and for what."""
-    if not (log.enabled("info") or (log.enabled("notice") and sys.stderr is not None and sys.stderr.isatty())):
+    """One line where people look: that vlug was found, and for what."""
+    if not log.enabled("notice") or "multiprocessing.spawn" in sys.modules:
+        return
+    if not (log.enabled("info") or (sys.stderr is not None and sys.stderr.isatty())):
         return
     import torch
 
     from vlug.runtime.device import host
 
-    names = {"avx2": "AVX2", "avx512": "AVX-512", "amx": "AMX", "avx512_bf16": "AVX-512 BF16"}
-    device = host()
-    can = [names[n] for n in ("avx512", "amx") if n in device.abilities] or [
-        names[n] for n in ("avx2",) if n in device.abilities
-    ]
-    threads = torch.get_num_threads()
+    able = host().abilities
+    can = ["AVX-512"] if "avx512" in able else ["AVX2"] if "avx2" in able else []
+    can += ["AMX"] if "amx" in able else []
+    n = torch.get_num_threads()
     short = ".".join(torch.__version__.split(".")[:2])
-    major = ".".join(__version__.split(".")[:2])
-    log.notice(
-        f"vlug {major}: {' + '.join(can) or 'no instruction set of ours'}, {threads} "
-        f"thread{'s' if threads > 1 else ''}; PyTorch {short}"
-    )
+    text = f"{' + '.join(can) or 'no instruction set of ours'}, {n} thread{'s' * (n > 1)}; PyTorch {short}"
+    log.greeting(f"vlug {'.'.join(__version__.split('.')[:2])}: {text}")
 
 
 def operators() -> tuple[Operator, ...]:

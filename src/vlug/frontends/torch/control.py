@@ -20,7 +20,7 @@ __all__ = ["CONTROL", "ENTRY", "MAX_KEY", "MAX_OUTER", "OP", "Block", "Entry", "
 
 #: Words of the control block.
 CONTROL = {n: i for i, n in enumerate((
-    "table", "alive", "epoch", "thread_key", "thread_get", "miss", "serial", "runner", "undefined",
+    "table", "alive", "epoch", "thread_key", "thread_get", "miss", "env", "runner", "undefined",
 ))}  # fmt: skip
 #: Words of each operator's part; it follows the control words.
 OP = {n: i for i, n in enumerate((
@@ -195,7 +195,6 @@ _blocks: list[Block] = []
 def _after_fork() -> None:
     for b in _blocks:
         b.lock = threading.RLock()
-        b["serial"] = 1  # the parent's pool has no threads here
 
 
 os.register_at_fork(after_in_child=_after_fork)

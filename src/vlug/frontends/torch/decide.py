@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlug import log
-from vlug.frontends.torch.control import Block, address, words
+from vlug.frontends.torch.control import Block, address
 from vlug.frontends.torch.keys import Pass, read_key
 from vlug.frontends.torch.operators import Operator
 
@@ -54,8 +54,8 @@ def decide(force: bool) -> Decider:
         missing = [n for n in held.outer if n not in p.order]
         if missing:
             return Decision(reason=f"internal: no place for {', '.join(missing)}", line=line)
-        encoded = held.native(tuple(p.order))
-        plan = words(len(encoded), encoded.tolist())  # it outlives Python
+        plan = held.native(tuple(p.order))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(plan))  # it outlives Python
         return Decision(address(plan), tuple(p.order.values()), p.results, "", line, held)
 
     return one

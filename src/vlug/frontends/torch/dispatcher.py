@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vlug.frontends.torch.names import IMPORTS
+from vlug.frontends.torch.names import IMPORTS, POOL
 from vlug.frontends.torch.operators import Operator
 
-__all__ = ["Library", "Stock", "Unfit", "imports", "library_path", "stock_kernel", "undefined_tensor"]
+__all__ = ["Library", "Stock", "Unfit", "imports", "library_path", "pool", "stock_kernel", "undefined_tensor"]
 
 _REGISTER = "_ZNR5torch7Library5_implEPKcONS_11CppFunctionENS_17_RegisterOrVerifyE"
 _UNDEFINED = "_ZN3c1019UndefinedTensorImpl10_singletonE"
@@ -55,6 +55,12 @@ def imports() -> dict[str, int]:
     """Addresses of the C functions that the adapters call."""
     cpu, _ = _libraries()
     return {name: _address(cpu, name) for name in IMPORTS}
+
+
+def pool() -> tuple[int, int]:
+    """Addresses of torch_parallel_for and torch_get_num_threads."""
+    parallel_for, get_num_threads = (_address(_libraries()[0], n) for n in POOL)
+    return parallel_for, get_num_threads
 
 
 def undefined_tensor() -> int:

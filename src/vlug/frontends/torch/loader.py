@@ -16,16 +16,15 @@ from vlug.frontends.torch.operators import OPERATORS, Operator
 
 __all__ = ["Loaded", "compile_object", "source_digest"]
 
-_FILES = ("adapter_ir.py", "control.py", "operators.py", "sysv.py", "loader.py")
 _TRIPLE = "x86_64-unknown-linux-gnu"
 
 
 @cache
 def source_digest() -> str:
-    """What determines the object, as text for its key in the store."""
+    """Digest of this folder: what determines the adapters and how they are checked."""
     h = hashlib.sha256()
-    for name in _FILES:
-        h.update(Path(__file__).with_name(name).read_bytes())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()
 
 
@@ -56,7 +55,8 @@ class Loaded:
     """Adapters in this process with their control block; not yet called by anyone."""
 
     def __init__(self, obj: bytes, operators: Sequence[Operator] = OPERATORS) -> None:
-        from vlug.codegen import jit
+        from vlug import config
+        from vlug.codegen import jit, native
         from vlug.frontends.torch import dispatcher
         from vlug.frontends.torch.names import BLOCK, ENTRIES
 
@@ -64,6 +64,8 @@ class Loaded:
         self.block = Block(operators)
         self.block["undefined"] = dispatcher.undefined_tensor()
         self._set_thread_key()
+        self.env = native.torch_env(*dispatcher.pool(), cap=config.THREADS.get())
+        self.block["env"] = ctypes.addressof(self.env)
         imports = {**dispatcher.imports(), BLOCK: self.block.address}
         table = jit.load(obj, [ENTRIES], imports)[ENTRIES]
         self._entries = (ctypes.c_int64 * (2 * len(self.operators))).from_address(table)

@@ -366,8 +366,10 @@ def _mean(p: Problem, x: Any, axes: Any, keepdim: bool, dtype: Any) -> None:
     if x.rank == 0:
         raise Pass("no dimensions")
     axes = tuple(sorted({a % x.rank for a in axes})) if axes else tuple(range(x.rank))
-    t = p.graph.reduction(p.input("x", x), mode="mean", axes=axes, keepdim=keepdim, names=["y"])
-    p.output(t)
+    tx, attributes = p.input("x", x), {"mode": "mean", "axes": axes, "keepdim": keepdim}
+    (dim,) = [t.dim for t in _infer(p.graph, "reduction", tx, **attributes)]
+    like = [_formatted("y", dim, x.dtype, False)]
+    p.output(p.graph.reduction(tx, **attributes, names=["y"], like=like))
 
 
 def _matrix(p: Problem, name: str, a: Arg) -> tuple[Tensor, bool]:

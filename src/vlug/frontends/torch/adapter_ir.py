@@ -1,10 +1,10 @@
 """Native adapters: what PyTorch's dispatcher calls in place of its own CPU kernels, as LLVM IR.
 
 An operator gets two functions. `unboxed` has the C++ signature of stock's kernel; `boxed` takes the
-interpreter's stack (TorchScript, `torch.ops`, dispatch modes). Both flatten the call into words, make its key,
-look it up (`control.py`) and, where there is a plan, allocate the outputs and run it: no Python, no GIL. In
-every other case they tail-call stock's kernel with the very words that came: errors, dtypes and layouts that
-we do not take are stock's to answer, and nothing of ours is left on the call stack.
+interpreter's stack (TorchScript, `torch.ops`, dispatch modes). Both flatten the call into words, make its
+key, look it up (`control.py`) and, where there is a plan, allocate the outputs and run it: no Python, no
+GIL. In every other case they tail-call stock's kernel with the very words that came: errors, dtypes and
+layouts that we do not take are stock's to answer, and nothing of ours is left on the call stack.
 
 All addresses come as symbols when the object is loaded, so the object can be stored. Values are int64; an
 address is one too, and `load(a, i)` reads word i behind it.
@@ -13,7 +13,6 @@ address is one too, and `load(a, i)` reads word i behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.ir as ir
@@ -32,13 +31,13 @@ from vlug.frontends.torch.control import (
     OP,
     OUTPUT_WORDS,
 )
+from vlug.frontends.torch.ir_function import I32, I64, VOID, Function
 from vlug.frontends.torch.names import BLOCK, ENTRIES
 from vlug.frontends.torch.operators import OPERATORS, TENSOR_KINDS, Operator
 from vlug.frontends.torch.sysv import layout
 
 __all__ = ["build"]
 
-I64, I32, F64, VOID = ir.IntType(64), ir.IntType(32), ir.DoubleType(), ir.VoidType()
 #: A key that cannot be made (too long, an undefined tensor): stock serves.
 _OVER = 1 << 20
 _MAX_LIST = 8
@@ -48,92 +47,6 @@ _NONE, _TENSOR, _DOUBLE, _INT, _BOOL, _LIST = 0, 1, 3, 5, 10, 14
 _SCALAR_DOUBLE, _SCALAR_INT, _SCALAR_BOOL = 0, 1, 4
 #: std::vector<IValue> inside c10::ListImpl, after the vtable and the reference counts.
 _LIST_BEGIN = 2
-
-
-class _Function:
-    """A function under construction: int64 values, words in memory, loops and branches."""
-
-    def __init__(self, module: ir.Module, name: str, types: str, result: Any = I64, internal: bool = True):
-        params = [F64 if t == "f" else I64 for t in types]
-        self.f = ir.Function(module, ir.FunctionType(result, params), name)
-        self.f.attributes.add("uwtable")  # stock's exceptions pass through boxed calls of ours
-        if internal:
-            self.f.linkage = "internal"
-        self.entry = ir.IRBuilder(self.f.append_basic_block("entry"))
-        self.b = ir.IRBuilder(self.f.append_basic_block("start"))
-        self.args = self.f.args
-
-    def done(self) -> None:
-        self.entry.branch(self.f.basic_blocks[1])
-
-    def words(self, n: int) -> Any:
-        """Address of `n` words on this function's frame (always made in the entry block)."""
-        return self.entry.ptrtoint(self.entry.alloca(ir.ArrayType(I64, n)), I64)
-
-    def pointer(self, address: Any, type_: Any) -> Any:
-        return self.b.inttoptr(address, type_.as_pointer())
-
-    def word(self, address: Any, i: Any = 0) -> Any:
-        """Address of word i."""
-        if isinstance(i, int):
-            return address if i == 0 else self.b.add(address, I64(8 * i))
-        return self.b.add(address, self.b.shl(i, I64(3)))
-
-    def load(self, address: Any, i: Any = 0) -> Any:
-        return self.b.load(self.pointer(self.word(address, i), I64))
-
-    def load32(self, address: Any) -> Any:
-        return self.b.zext(self.b.load(self.pointer(address, I32)), I64)
-
-    def acquire(self, address: Any, i: Any = 0) -> Any:
-        return self.b.load_atomic(self.pointer(self.word(address, i), I64), "acquire", 8)
-
-    def store(self, value: Any, address: Any, i: Any = 0) -> None:
-        self.b.store(I64(value) if isinstance(value, int) else value, self.pointer(self.word(address, i), I64))
-
-    def count(self, address: Any, i: int) -> None:
-        self.b.atomic_rmw("add", self.pointer(self.word(address, i), I64), I64(1), "monotonic")
-
-    def call(self, target: Any, *args: Any, result: Any = I64) -> Any:
-        """Call a function of the module, or an address (int64 arguments)."""
-        if isinstance(target, _Function):
-            return self.b.call(target.f, args)
-        if not isinstance(target, ir.Function):
-            target = self.pointer(target, ir.FunctionType(result, [a.type for a in args]))
-        return self.b.call(target, args)
-
-    def eq(self, a: Any, b: int | Any) -> Any:
-        return self.b.icmp_unsigned("==", a, I64(b) if isinstance(b, int) else b)
-
-    def block(self, name: str = "") -> Any:
-        return self.f.append_basic_block(name)
-
-    @contextmanager
-    def loop(self, n: Any) -> Any:
-        """Body for i in 0 … n - 1."""
-        b, before = self.b, self.b.block
-        head, body, end = self.block("head"), self.block("body"), self.block("end")
-        b.branch(head)
-        b.position_at_end(head)
-        i = b.phi(I64)
-        i.add_incoming(I64(0), before)
-        b.cbranch(b.icmp_signed("<", i, n), body, end)
-        b.position_at_end(body)
-        yield i
-        i.add_incoming(b.add(i, I64(1)), b.block)
-        b.branch(head)
-        b.position_at_end(end)
-
-    def exit_if(self, condition: Any, value: int | Any) -> None:
-        """Return `value` if the condition holds."""
-        with self.b.if_then(condition):
-            self.b.ret(I64(value) if isinstance(value, int) else value)
-
-    def go_if(self, condition: Any, target: Any) -> None:
-        """Branch to a block if the condition holds; go on otherwise."""
-        on = self.block()
-        self.b.cbranch(condition, target, on)
-        self.b.position_at_end(on)
 
 
 class _Adapters:
@@ -159,8 +72,8 @@ class _Adapters:
         g = ir.GlobalVariable(self.m, table, ENTRIES)
         g.initializer = ir.Constant(table, [f.f.bitcast(pointer) for f in entries])
 
-    def function(self, name: str, types: str, **options: Any) -> _Function:
-        return _Function(self.m, name, types, **options)
+    def function(self, name: str, types: str, **options: Any) -> Function:
+        return Function(self.m, name, types, **options)
 
     def shim(self, name: str, types: str, result: Any = I32) -> ir.Function:
         """One of PyTorch's C functions; "w" in types is an int32."""
@@ -169,14 +82,14 @@ class _Adapters:
             self.shims[name] = ir.Function(self.m, ir.FunctionType(result, params), name)
         return self.shims[name]
 
-    def control(self, f: _Function, name: str) -> Any:
+    def control(self, f: Function, name: str) -> Any:
         return f.load(f.b.ptrtoint(self.block, I64), CONTROL[name])
 
-    def operator_words(self, f: _Function, number: int) -> Any:
+    def operator_words(self, f: Function, number: int) -> Any:
         return f.word(f.b.ptrtoint(self.block, I64), FIRST_OP + len(OP) * number)
 
     # --- keys ---
-    def _key_tensor(self) -> _Function:
+    def _key_tensor(self) -> Function:
         """(tensor, key, at) → at after the tensor's dtype and rank, sizes, strides; _OVER if it is odd."""
         f = self.function("key_tensor", "iii")
         tensor, key, at = f.args
@@ -204,7 +117,7 @@ class _Adapters:
         f.done()
         return f
 
-    def _key_list(self) -> _Function:
+    def _key_list(self) -> Function:
         """(values, length, key, at) → at after the length and the values."""
         f = self.function("key_list", "iiii")
         values, n, key, at = f.args
@@ -221,7 +134,7 @@ class _Adapters:
         f.done()
         return f
 
-    def _find(self) -> _Function:
+    def _find(self) -> Function:
         """(operator's number, key, words) → its entry; a new key is asked of Python; 0: stock."""
         f = self.function("find", "iii")
         number, key, n = f.args
@@ -269,7 +182,7 @@ class _Adapters:
         return f
 
     # --- running a plan ---
-    def _serve(self) -> _Function:
+    def _serve(self) -> Function:
         """(entry, tensors, outs, results) → 1: done, outs holds the TensorImpls; 0: nothing was done."""
         f = self.function("serve", "iiii")
         entry, tensors, outs, results = f.args
@@ -347,7 +260,7 @@ class _Adapters:
         f.done()
         return f.f
 
-    def _drop(self) -> _Function:
+    def _drop(self) -> Function:
         """(first value, how many): release what values of the interpreter's stack hold."""
         f = self.function("drop", "ii", result=VOID)
         first, n = f.args
@@ -360,7 +273,7 @@ class _Adapters:
         f.done()
         return f
 
-    def _wanted(self) -> _Function:
+    def _wanted(self) -> Function:
         """(operator's words) → whether this thread wants vlug: for operators with a wish pending."""
         f = self.function("wanted", "i")
         on = f.load(f.args[0], OP["on"])
@@ -372,7 +285,7 @@ class _Adapters:
         return f
 
     # --- one operator ---
-    def _core(self, op: Operator, number: int) -> _Function:
+    def _core(self, op: Operator, number: int) -> Function:
         """(flat arguments, outs) → 1: a plan was run, 0: stock by decision, 2: stock, no entry counts it."""
         f = self.function(f"core_{op.symbol}", "ii")
         slots, outs = f.args
@@ -390,15 +303,14 @@ class _Adapters:
             f.store(f.load(one), key, b.select(b.icmp_unsigned("<", at, I64(MAX_KEY)), at, I64(MAX_KEY)))
             at = b.add(at, I64(1))
 
-        def either(condition: Any, then: Callable[[], Any]) -> None:
-            """`then` makes the next key position; where the condition fails, one word -1 stands."""
+        def either(condition: Any, then: Callable[[Any], Any]) -> None:
+            """`then` makes the next key position from this; where the condition fails, one word -1 stands."""
             nonlocal at
             start = at
             f.store(-1, key, b.select(b.icmp_unsigned("<", at, I64(MAX_KEY)), at, I64(MAX_KEY)))
             f.store(b.add(at, I64(1)), tmp)
             with b.if_then(condition):
-                at = start
-                f.store(then(), tmp)
+                f.store(then(start), tmp)
             at = f.load(tmp)
 
         tensor = 0
@@ -411,9 +323,9 @@ class _Adapters:
                 f.store(0, tensors, tensor)
                 here = f.word(tensors, tensor)
 
-                def present(value: Any = value, here: Any = here) -> Any:
+                def present(start: Any, value: Any = value, here: Any = here) -> Any:
                     f.store(value, here)
-                    return f.call(self.key_tensor, value, key, at)
+                    return f.call(self.key_tensor, value, key, start)
 
                 given = f.call(self._defined(), value)
                 either(b.icmp_unsigned("!=", given, I64(0)), present)
@@ -422,8 +334,8 @@ class _Adapters:
             elif kind == "J":
                 n = f.load(slots, word + 1)
 
-                def listed(value: Any = value, n: Any = n) -> Any:
-                    return f.call(self.key_list, value, n, key, at)
+                def listed(start: Any, value: Any = value, n: Any = n) -> Any:
+                    return f.call(self.key_list, value, n, key, start)
 
                 either(b.icmp_signed(">=", n, I64(0)), listed)
             elif kind in "SP":
@@ -456,7 +368,7 @@ class _Adapters:
         f.done()
         return f.f
 
-    def _gate(self, f: _Function, number: int, stock: Any) -> None:
+    def _gate(self, f: Function, number: int, stock: Any) -> None:
         """Go to stock at once where this operator is off; a few nanoseconds."""
         mine = self.operator_words(f, number)
         on = f.load(mine, OP["on"])
@@ -464,7 +376,7 @@ class _Adapters:
         with f.b.if_then(f.b.icmp_unsigned(">=", on, I64(ASK_THREAD)), likely=False):
             f.go_if(f.eq(f.call(self.wanted, mine), 0), stock)
 
-    def _settle(self, f: _Function, number: int, code: Any, taken: Any, stock: Any) -> None:
+    def _settle(self, f: Function, number: int, code: Any, taken: Any, stock: Any) -> None:
         """After the core: taken, or to stock (counted where no entry counts it)."""
         other = f.block("other")
         f.b.cbranch(f.eq(code, 1), taken, other)
@@ -473,7 +385,7 @@ class _Adapters:
             f.count(self.operator_words(f, number), OP["stock_calls"])
         f.b.branch(stock)
 
-    def _unboxed(self, op: Operator, number: int, core: _Function) -> _Function:
+    def _unboxed(self, op: Operator, number: int, core: Function) -> Function:
         """The C++ signature of stock's kernel."""
         at = layout(op)
         f = self.function(f"unboxed_{op.symbol}", at.types)
@@ -497,9 +409,7 @@ class _Adapters:
                 value = given
             elif kind == "s":
                 value = f.load(value)
-            elif kind in "bx":
-                value = b.and_(value, I64(255))
-            elif kind == "t":
+            elif kind in "bx" or kind == "t":
                 value = b.and_(value, I64(255))
             elif kind == "L":
                 given = b.and_(b.lshr(value, I64(8)), I64(255))
@@ -529,7 +439,7 @@ class _Adapters:
         f.done()
         return f
 
-    def _boxed(self, op: Operator, number: int, core: _Function) -> _Function:
+    def _boxed(self, op: Operator, number: int, core: Function) -> Function:
         """void (OperatorKernel*, const OperatorHandle&, DispatchKeySet, std::vector<IValue>*)"""
         f = self.function(f"boxed_{op.symbol}", "iiii", result=VOID)
         b, args = f.b, f.args
@@ -595,7 +505,7 @@ class _Adapters:
         return f
 
     def _boxed_list(
-        self, f: _Function, kind: str, tag: Any, value: Any, slots: Any, word: int, stock: Any
+        self, f: Function, kind: str, tag: Any, value: Any, slots: Any, word: int, stock: Any
     ) -> Any:
         """A list on the interpreter's stack as plain words; with a symbolic value in it stock serves."""
         b = f.b

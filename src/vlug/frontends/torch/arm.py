@@ -149,12 +149,12 @@ def _fits(version: str) -> None:
     machine = (sys.platform, platform.machine())
     if machine != ("linux", "x86_64"):
         raise Unfit(f"the adapters are for Linux on x86-64, this is {machine[0]} on {machine[1]}")
-    if not any(version == t or version.startswith(t + ".") for t in TESTED):
-        if os.environ.get(UNTESTED) != "1":
-            raise Unfit(
-                f"version {version} was not tested with vlug {__version__} ({', '.join(TESTED)} was); "
-                f"{UNTESTED}=1 tries it"
-            )
+    tested = any(version == t or version.startswith(t + ".") for t in TESTED)
+    if not tested and os.environ.get(UNTESTED) != "1":
+        raise Unfit(
+            f"version {version} was not tested with vlug {__version__} ({', '.join(TESTED)} was); "
+            f"{UNTESTED}=1 tries it"
+        )
 
 
 def _key(version: str) -> str:

@@ -12,10 +12,11 @@ import base64
 import ctypes
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from vlug.frontends.torch import decide, problems
+from vlug.frontends.torch.canary_cases import cases
 from vlug.frontends.torch.control import IS_OUTPUT
 from vlug.frontends.torch.keys import Arg, Pass, read_key
 from vlug.frontends.torch.loader import Loaded, compile_object
@@ -23,8 +24,6 @@ from vlug.frontends.torch.operators import Operator
 from vlug.runtime.threads import Env
 
 __all__ = ["main", "verdict"]
-
-Case = tuple[str, Callable[[], Any]]
 
 
 class _StandIn:
@@ -129,145 +128,6 @@ def _tensor(a: Arg, places: dict[int, int]) -> Any:
     return _memory(places[a.place], a.dim, a.stride, dtype)
 
 
-# --- what is compared ---
-def _cases() -> Iterator[Case]:
-    """Name and call of everything that the adapters must give as stock does."""
-    import torch
-
-    A: Any = torch.ops.aten
-    F: Any = torch.nn.functional
-    g = torch.Generator().manual_seed(1)
-
-    def R(*size: int, dtype: Any = torch.float32) -> Any:
-        return torch.randn(*size, generator=g).to(dtype)
-
-    for dtype in (torch.float32, torch.float64):
-        tag = str(dtype).removeprefix("torch.")
-        x, w, b = R(2, 4, 9, 8, dtype=dtype), R(6, 2, 3, 2, dtype=dtype), R(6, dtype=dtype)
-        dy = R(2, 6, 5, 6, dtype=dtype)
-        last = x.contiguous(memory_format=torch.channels_last)
-        at: Any = ([2, 1], [1, 0], [1, 2], False, [0, 0], 2)
-        for bias in (None, b):
-            yield (
-                f"conv {tag}",
-                lambda x=x, w=w, bias=bias: F.conv2d(x, w, bias, (2, 1), (1, 0), (1, 2), 2),
-            )
-            yield (
-                f"_convolution {tag}",
-                lambda x=last, w=w, bias=bias: A._convolution(x, w, bias, *at, False, False, True, True),
-            )
-        for sizes, mask in (([6], [True] * 3), (None, [False, True, False]), (None, [True, False, False])):
-            yield (
-                f"convolution_backward {tag} {mask}",
-                lambda x=x, w=w, dy=dy, s=sizes, m=mask: A.convolution_backward(dy, x, w, s, *at, m),
-            )
-        yield f"relu {tag}", lambda x=x: [torch.relu(x), A.relu(x)]
-        yield f"relu_ {tag}", lambda x=x: [torch.relu_(x.clone()), A.relu_(x.clone())]
-        for threshold in (0, 0.0, 0.25):
-            yield (
-                f"threshold_backward {tag} {threshold}",
-                lambda x=x, t=threshold: A.threshold_backward(x * 2, x, t),
-            )
-        yield (
-            f"max_pool {tag}",
-            lambda x=x: [*F.max_pool2d(x, (2, 3), (1, 2), (1, 0), 1, True, True), F.max_pool2d(x, 3)],
-        )
-        yield f"max_pool boxed {tag}", lambda x=last: A.max_pool2d_with_indices(x, [3], [2], [1])
-        yield (
-            f"avg_pool {tag}",
-            lambda x=x: [F.avg_pool2d(x, (2, 3), (1, 2), (1, 0), True, False), F.avg_pool2d(x, 3)],
-        )
-        yield (
-            f"avg_pool boxed {tag}",
-            lambda x=x: [
-                A.avg_pool2d(x, [2, 3], [1, 2], [1, 1], False, True, d) for d in (None, 5)
-            ],
-        )
-        yield (
-            f"avg_pool_backward boxed {tag}",
-            lambda x=x: [
-                A.avg_pool2d_backward(x[:, :, ::2, ::2], x, [1], [2], [0], False, c, d)
-                for c in (True, False)
-                for d in (None, 3)
-            ],
-        )
-        yield f"mean {tag}", lambda x=x: [x.mean((2, 3)), x.mean((-1,), keepdim=True), A.mean.dim(x, [1])]
-        yield f"mean all {tag}", lambda x=x: [A.mean.dim(x, None), A.mean.dim(x, [0], True)]
-        m, n, v = R(5, 7, dtype=dtype), R(7, 3, dtype=dtype), R(3, dtype=dtype)
-        yield f"mm {tag}", lambda m=m, n=n: [torch.mm(m, n), A.mm(m, n)]
-        yield (
-            f"addmm {tag}",
-            lambda m=m, n=n, v=v: [
-                torch.addmm(v, m, n),
-                A.addmm(v, m, n),
-                torch.addmm(v, m, n, beta=2, alpha=0.5),
-                A.addmm(v, m, n, beta=0.5),
-                F.linear(m, n.t().contiguous(), v),
-            ],
-        )
-        for soft in (A._softmax, A._log_softmax):
-            yield f"{soft.__name__} {tag}", lambda x=x, s=soft: [s(x, 1, False), s(x, -1, False)]
-        yield f"softmax {tag}", lambda x=x: [F.softmax(x, 1), F.log_softmax(x, 3)]
-        for back in (A._softmax_backward_data, A._log_softmax_backward_data):
-            yield (
-                f"{back.__name__} {tag}",
-                lambda x=x, b=back, d=dtype: b(x * 2, x.softmax(1), 1, d),
-            )
-        stats = [R(4, dtype=dtype), R(4, dtype=dtype), R(4, dtype=dtype), R(4, dtype=dtype).abs()]
-        for training in (True, False):
-            yield (
-                f"batch norm {tag} {training}",
-                lambda x=x, s=stats, t=training: _norm(torch.native_batch_norm, x, s, t),
-            )
-            yield (
-                f"batch norm legit {tag} {training}",
-                lambda x=last, s=stats, t=training: _norm(A._native_batch_norm_legit, x, s, t),
-            )
-        yield (
-            f"batch norm bare {tag}",
-            lambda x=x: A.native_batch_norm(x, None, None, None, None, True, 0.25, 0.5),
-        )
-        mean, inv = x.mean((0, 2, 3)), 1 / (x.var((0, 2, 3), unbiased=False) + 0.5).sqrt()
-        for mask in ([True] * 3, [False, True, False], [True, False, True]):
-            yield (
-                f"batch norm backward {tag} {mask}",
-                lambda x=x, s=stats, mean=mean, inv=inv, mask=mask: A.native_batch_norm_backward(
-                    x * 2, x, s[0], s[2], s[3], mean, inv, True, 0.5, mask
-                ),
-            )
-        yield f"training {tag}", lambda d=dtype: _train(d)
-    yield "wrong channels", lambda: F.conv2d(R(1, 2, 4, 4), R(4, 3, 3, 3))
-    yield "wrong channels, boxed", lambda: A._convolution(R(1, 2, 4, 4), R(4, 3, 3, 3), None, *_plain())
-    yield "integers", lambda: F.relu(torch.arange(-3, 3))
-    yield "wrong window", lambda: A.max_pool2d_with_indices(R(1, 2, 4, 4), [5, 5])
-
-
-def _plain() -> tuple[Any, ...]:
-    return ([1, 1], [0, 0], [1, 1], False, [0, 0], 1, False, False, True, True)
-
-
-def _norm(call: Any, x: Any, stats: list[Any], training: bool) -> list[Any]:
-    held = [t.clone() for t in stats]
-    return [*call(x, *held, training, 0.25, 0.5), *held]
-
-
-def _train(dtype: Any) -> list[Any]:
-    """A step of a small network: the C++ entries of the backward operators."""
-    import torch
-
-    nn = torch.nn
-    torch.manual_seed(3)
-    model = nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(4, 6, 1, bias=False), nn.ReLU(inplace=True), nn.AvgPool2d(2), nn.Flatten(),
-        nn.Linear(6 * 4, 5),
-    ).to(dtype)  # fmt: skip
-    x = torch.randn(3, 3, 17, 16, dtype=dtype).requires_grad_()
-    y = nn.functional.softmax(model(x), 1).log() + nn.functional.log_softmax(model(x), 1)
-    y.square().mean((0, 1)).backward()
-    return [y, x.grad, *(p.grad for p in model.parameters()), *model.buffers()]
-
-
 def verdict(obj: bytes) -> str:
     """"" if the adapters in `obj` agree with stock in this process, else what differs.
 
@@ -275,15 +135,15 @@ def verdict(obj: bytes) -> str:
     """
     import torch
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # a busy machine makes two wait for each other
     loaded = Loaded(obj)
     stand_in = _StandIn(loaded)
-    cases = list(_cases())
-    wanted = [_outcome(call) for _, call in cases]
+    compared = cases()
+    wanted = [_outcome(call) for _, call in compared]
     left_out = loaded.register()
     if left_out:
         return "; ".join(why for _, why in left_out)
-    for (name, call), want in zip(cases, wanted):
+    for (name, call), want in zip(compared, wanted):
         again = _outcome(call)
         if not _same(want, again):
             return f"{name}: switched off, it differs from stock"

@@ -79,7 +79,7 @@ def _planned(graph: Any) -> Any:
 def _threads() -> int:
     import torch
 
-    return torch.get_num_threads()
+    return int(torch.get_num_threads())
 
 
 def _short(e: Any) -> str:

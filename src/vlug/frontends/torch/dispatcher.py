@@ -109,7 +109,7 @@ def stock_kernel(op: Operator) -> Stock:
 
 
 class _CppFunction(ctypes.Structure):
-    """torch::CppFunction: dispatch key (none), the kernel, signature (none), schema (none), a debug string."""
+    """torch::CppFunction: no dispatch key, the kernel, no signature, no schema, a string for people."""
 
     _fields_ = (
         ("dispatch_key", ctypes.c_int64),

@@ -79,7 +79,7 @@ def _alike(*args: Arg) -> None:
 
 def _vectors(n: int, *args: Arg | None) -> None:
     for a in args:
-        if a is not None and (a.dim != (n,) or a.stride != (1,) and n > 1):
+        if a is not None and (a.dim != (n,) or (a.stride != (1,) and n > 1)):
             raise Pass("a parameter that is not one contiguous value a channel")
 
 
@@ -156,8 +156,8 @@ def _convolution_backward(p: Problem, dy: Any, x: Any, w: Any, *rest: Any) -> No
     attributes = _conv_attributes(stride, padding, dilation, transposed, groups)
     g = p.graph
     last = x.suggests_channels_last or w.suggests_channels_last
-    if not any(mask):
-        raise Pass("no gradient is asked for")
+    if not any(mask[:2]):
+        raise Pass("no gradient but the bias's is asked for")
     tdy = p.input("dy", dy)
     if mask[0]:
         like = _formatted("dx", x.dim, x.dtype, last)

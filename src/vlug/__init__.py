@@ -1,5 +1,90 @@
-"""vlug: an open library of tuned deep-learning primitives."""
+"""vlug: an open library of tuned deep-learning primitives.
+
+Eager calls on arrays are here (`conv2d`, `matmul`, `softmax` …); graphs in `vlug.graph`, their execution in
+`vlug.plan`. Importing vlug imports no framework, no compiler and not yet the operations.
+"""
 
 from vlug._version import __version__
+from vlug.dtypes import DType, dtype
+from vlug.errors import (
+    BadInput,
+    ConfigError,
+    DTypeError,
+    ExecutionError,
+    NotSupported,
+    ParseError,
+    ShapeError,
+    VlugError,
+    VlugWarning,
+)
+from vlug.functional import (
+    add,
+    avg_pool2d,
+    avg_pool2d_backward,
+    batch_norm,
+    batch_norm_backward,
+    batch_norm_training,
+    conv2d,
+    conv2d_backward,
+    cross_entropy,
+    cross_entropy_backward,
+    linear,
+    linear_backward,
+    log_softmax,
+    log_softmax_backward,
+    matmul,
+    max_pool2d,
+    max_pool2d_backward,
+    mean,
+    mean_backward,
+    mul,
+    relu,
+    relu_backward,
+    softmax,
+    softmax_backward,
+    sum,
+    sum_backward,
+)
+from vlug.tensor import Tensor
 
-__all__ = ["__version__"]
+__all__ = [
+    "BadInput",
+    "ConfigError",
+    "DType",
+    "DTypeError",
+    "ExecutionError",
+    "NotSupported",
+    "ParseError",
+    "ShapeError",
+    "Tensor",
+    "VlugError",
+    "VlugWarning",
+    "__version__",
+    "add",
+    "avg_pool2d",
+    "avg_pool2d_backward",
+    "batch_norm",
+    "batch_norm_backward",
+    "batch_norm_training",
+    "conv2d",
+    "conv2d_backward",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "dtype",
+    "linear",
+    "linear_backward",
+    "log_softmax",
+    "log_softmax_backward",
+    "matmul",
+    "max_pool2d",
+    "max_pool2d_backward",
+    "mean",
+    "mean_backward",
+    "mul",
+    "relu",
+    "relu_backward",
+    "softmax",
+    "softmax_backward",
+    "sum",
+    "sum_backward",
+]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vlug.dtypes import F32, DType
-from vlug.errors import BadInput, ParseError, ShapeError
+from vlug.errors import BadInput, DTypeError, ParseError, ShapeError
 from vlug.ops.base import OPERATIONS, Cost, Operation
 from vlug.ops.builder import Methods
 from vlug.tensor import Tensor
@@ -42,6 +42,7 @@ class Graph(Methods):
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self._marked: set[str] = set()
+        self._line: str | None = None
 
     # --- building ---
     def tensor(
@@ -64,6 +65,7 @@ class Graph(Methods):
         if t.name in self.tensors:
             raise BadInput(f"tensor name: {t.name!r} is already in the graph")
         self.tensors[t.name] = t
+        self._line = None
         return t
 
     def fresh(self, stem: str) -> str:
@@ -116,6 +118,8 @@ class Graph(Methods):
             if given is not None:
                 if given.dim != t.dim:
                     raise ShapeError(f"{op.name}: {port} has dims {t.dim}, not {given.dim}")
+                if given.dtype.kind != t.dtype.kind:
+                    raise DTypeError(f"{op.name}: {port} is {t.dtype}, not {given.dtype}")
                 if given.overlaps:
                     raise ShapeError(f"{op.name}: {port}'s strides {given.stride} make elements share memory")
                 t = replace(given, virtual=False)
@@ -125,6 +129,7 @@ class Graph(Methods):
         outs += [None] * (len(op.outputs) - len(outs))
         node = Node(op, tuple(None if t is None else t.name for t in ports), tuple(outs))
         self.nodes.append(node)
+        self._line = None
         return tuple(created)
 
     def output(self, t: Tensor) -> Tensor:
@@ -132,6 +137,7 @@ class Graph(Methods):
         if self.tensors.get(t.name) is not t:
             raise BadInput(f"output: {t} is not a tensor of this graph")
         self._marked.add(t.name)
+        self._line = None
         return t
 
     def call(self, name: str, *inputs: Tensor | None, **attributes: Any) -> Any:
@@ -224,6 +230,11 @@ class Graph(Methods):
     @property
     def line(self) -> str:
         """The problem line: parses back to an equal graph, and is the graph's key everywhere."""
+        if self._line is None:
+            self._line = self._write()
+        return self._line
+
+    def _write(self) -> str:
         parts: list[str] = []
         known: set[str] = set()
         for at, node in enumerate(self.nodes):
@@ -324,6 +335,7 @@ class Graph(Methods):
                 likes.append(Tensor.parse(spec, label) if spec else None)
         self.append(op, inputs, names, likes)
         self._marked.update(marks)
+        self._line = None
 
 
 def _operation(name: str) -> type[Operation]:

@@ -1,5 +1,6 @@
 """What operations mean, nothing of how: importing this package registers every one of them."""
 
 from vlug.ops import conv, loss, matmul, norm, pointwise, pool, reduction, softmax
+from vlug.ops.base import OPERATIONS
 
-__all__ = ["conv", "loss", "matmul", "norm", "pointwise", "pool", "reduction", "softmax"]
+__all__ = ["OPERATIONS", "conv", "loss", "matmul", "norm", "pointwise", "pool", "reduction", "softmax"]

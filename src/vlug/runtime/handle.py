@@ -137,7 +137,10 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.
 
 
 def _from_dlpack(x: Any, argument: str) -> Array:
-    device = x.__dlpack_device__()
+    try:
+        device = x.__dlpack_device__()
+    except (AttributeError, BufferError, RuntimeError, ValueError) as e:
+        raise BadInput(f"{argument}: {type(x).__name__} does not say where it lies: {e}") from e
     if int(device[0]) not in _CPU_DEVICES:
         raise BadInput(f"{argument}: lies on DLPack device {tuple(map(int, device))}; allowed is the CPU")
     try:

@@ -19,6 +19,8 @@ ORDER: tuple[str, ...] = (
     "cpu.conv_wgrad:ConvWgrad",
     "cpu.norm:BatchnormEngine",
     "cpu.pool:PoolEngine",
+    "cpu.softmax:SoftmaxEngine",
+    "cpu.loss:CrossEntropyEngine",
     "cpu.pointwise:PointwiseEngine",
     "cpu.reduction:ReductionEngine",
     "reference:Reference",

@@ -1,0 +1,275 @@
+"""Cross-entropy and its gradient from logits, without log-softmax in memory: rows, or columns of positions.
+
+A target that is neither a class nor ignore_index ends the program with BAD_TARGET before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vlug.codegen.ir import Int, Kernel, View, larger, select
+from vlug.codegen.vecmath import exp, log
+from vlug.engines.cpu.kernels.common import sizes, unflatten, units
+from vlug.engines.cpu.kernels.softmax import LOW, top_of
+
+__all__ = ["BAD_TARGET", "cross_entropy_backward_columns", "cross_entropy_backward_rows",
+           "cross_entropy_columns", "cross_entropy_rows"]  # fmt: skip
+
+BAD_TARGET = 2
+WIDE = "f64"
+Kinds = tuple[str | None, ...]
+
+
+def _full(
+    k: Kernel, name: str, at: int, I: Sequence[Int], dims: Sequence[Int], steps: Sequence[int], kind: Any
+) -> View:
+    own = [s or k.size(f"{name}_d{i}") for i, s in enumerate(steps)]
+    return k.view(*I, *dims, strides=[*sizes(k, f"{name}_i", len(I)), *own], dtype=kind, at=at)
+
+
+def _each(
+    k: Kernel, name: str, at: int, I: Sequence[Int], dims: Sequence[Int], kinds: Kinds, scalar: bool = False
+) -> Any:
+    """What has one element a position (dense along the columns), None if absent; a scalar has stride 0."""
+    if kinds[at] is None:
+        return None
+    if scalar:
+        return k.view(*I, *dims, strides=[0] * (len(I) + len(dims)), dtype=kinds[at], at=at)
+    own = [1] if len(dims) else []
+    return k.view(*I, *dims, strides=[*sizes(k, f"{name}_i", len(I)), *own], dtype=kinds[at], at=at)
+
+
+def _weight(k: Kernel, at: int, C: Int, kinds: Kinds) -> Any:
+    return None if kinds[at] is None else k.view(C, strides=[k.size("weight_step")], dtype=kinds[at], at=at)
+
+
+def _checked(k: Kernel, t: Any, C: Int) -> Any:
+    """Whether positions count; leaves the program where a target is no class."""
+    counts = t.ne(k.to_int(k.size("ignore")))
+    bad = counts & ((t < 0) | (t >= k.to_int(C)))
+    k.error_if(bad.any(), BAD_TARGET)
+    return counts
+
+
+def _mean(k: Kernel, mode: str, loss: Any, sums: View, blocks: Int) -> None:
+    """The loss from the blocks' sums of losses and weights."""
+    total, weights = k.var(k.val(0.0, dtype=WIDE)), k.var(k.val(0.0, dtype=WIDE))
+    for b in k.range(blocks):
+        total += sums[b, 0]
+        weights += sums[b, 1]
+    loss[(0,) * len(loss.dims)] = total / weights if mode == "mean" else total
+
+
+def cross_entropy_rows(k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: str, smooth: bool) -> None:
+    """Tensors: x target weight loss lse; classes along the rows."""
+    C, I = k.size("C"), sizes(k, "i", outer)
+    x = _full(k, "x", 0, I, [C], [int(unit)], kinds[0])
+    weight = _weight(k, 2, C, kinds)
+    target, lse_out = (_each(k, n, at, I, [], kinds) for n, at in (("target", 1), ("lse", 4)))
+    loss = _each(k, "loss", 3, I, [], kinds, scalar=mode != "none")
+    s = k.scalar("smoothing")
+    group, count = k.size("group"), k.size("count")
+    blocks = k.ceil_div(count, group)
+    sums = k.shared(blocks, 2, dtype=WIDE)
+    for u in units(k, blocks):
+        total, weights = k.var(k.val(0.0, dtype=WIDE)), k.var(k.val(0.0, dtype=WIDE))
+        for at in k.range(u * group, k.min((u + 1) * group, count)):
+            i = unflatten(at, I)
+            line, t = x.at(*i), target[tuple(i)]
+            counts = _checked(k, t, C)
+            label = select(counts, t, 0).idx()
+            high, e = top_of(k, line, 0, C), k.var(k.zeros(4))
+            for n in k.vectors(C, by=4):
+                e += k.valid(n, exp(line.load(n, other=LOW) - high))
+            lse = high + log(e.sum())
+            share = k.val(1.0) if weight is None else weight[label]
+            value = (lse - line[label]) * share
+            if smooth:
+                spread = k.var(k.zeros(4))
+                for n in k.vectors(C, by=4):
+                    d = lse - line[n]
+                    spread += k.valid(n, d if weight is None else d * weight[n])
+                value = value * (1.0 - s) + spread.sum() * (s / k.to_float(C))
+            value = select(counts, value, 0.0)
+            if lse_out is not None:
+                lse_out.store(*i, lse)
+            if mode == "none":
+                loss.store(*i, value)
+            total += value.to(WIDE)
+            weights += select(counts, share, 0.0).to(WIDE)
+        sums[u, 0] = total
+        sums[u, 1] = weights
+    if mode != "none":
+        _mean(k, mode, loss, sums, blocks)
+
+
+def cross_entropy_columns(k: Kernel, kinds: Kinds, outer: int, mode: str, smooth: bool) -> None:
+    """The same with vectors along N dense positions."""
+    C, N, I = k.size("C"), k.size("N"), sizes(k, "i", outer)
+    x = _full(k, "x", 0, I, [C, N], [0, 1], kinds[0])
+    weight = _weight(k, 2, C, kinds)
+    target, lse_out = (_each(k, n, at, I, [N], kinds) for n, at in (("target", 1), ("lse", 4)))
+    loss = _each(k, "loss", 3, I, [N], kinds, scalar=mode != "none")
+    s = k.scalar("smoothing")
+    NB, count = k.size("NB"), k.size("count")
+    across = k.ceil_div(N, NB)
+    blocks = count * across
+    sums = k.shared(blocks, 2, dtype=WIDE, size=k.size("sums"))
+    for u in units(k, blocks):
+        i, b = unflatten(u // across, I), u % across
+        total, weights = k.var(k.zeros(1, WIDE)), k.var(k.zeros(1, WIDE))
+        plane = x.at(*i)
+        for n in k.vectors(b * NB, k.min((b + 1) * NB, N)):
+            t = target[(*i, n)]
+            counts = _checked(k, t, C)
+            label = select(counts, t, 0).to("i32")
+            top, e = k.var(k.full(LOW)), k.var(k.zeros(1))
+            picked, share = k.var(k.zeros(1)), k.var(k.full(1.0))
+            for c in k.range(C):
+                v, hit = plane[c, n], label.eq(k.to_int(c, "i32"))
+                top.set(larger(v, top))
+                picked.set(select(hit, v, picked))
+                if weight is not None:
+                    share.set(select(hit, k.full(weight[c]), share))
+            for c in k.range(C):
+                e += exp(plane[c, n] - top)
+            lse = top + log(e)
+            value = (lse - picked) * share
+            if smooth:
+                spread = k.var(k.zeros(1))
+                for c in k.range(C):
+                    d = lse - plane[c, n]
+                    spread += d if weight is None else d * weight[c]
+                value = value * (1.0 - s) + spread * (s / k.to_float(C))
+            value = select(counts, value, 0.0)
+            if lse_out is not None:
+                lse_out[(*i, n)] = lse
+            if mode == "none":
+                loss[(*i, n)] = value
+            total += k.valid(n, value).to(WIDE)
+            weights += k.valid(n, select(counts, share, 0.0)).to(WIDE)
+        sums[u, 0] = total.sum()
+        sums[u, 1] = weights.sum()
+    if mode != "none":
+        _mean(k, mode, loss, sums, blocks)
+
+
+# --- backward ------------------------------------------------------------------------------------
+def _weights_of_targets(k: Kernel, target: View, weight: Any, I: Sequence[Int], inner: bool, C: Int) -> Any:
+    """Σ w[t] over the positions that count; checks every target first."""
+    count, N = k.size("count"), k.size("N") if inner else 1
+    blocks, group = k.size("weigh_blocks"), k.size("weigh_group")
+    sums = k.shared(blocks, dtype=WIDE)
+    for u in k.parallel(blocks):
+        total = k.var(k.val(0.0, dtype=WIDE))
+        for at in k.range(u * group, k.min((u + 1) * group, count)):
+            i = unflatten(at, I)
+            for j in k.range(N):
+                t = target.load(*i, *([j] if inner else []))
+                counts = _checked(k, t, C)
+                share = k.val(1.0) if weight is None else weight[select(counts, t, 0).idx()]
+                total += select(counts, share, 0.0).to(WIDE)
+        sums[u] = total
+    weights = k.var(k.val(0.0, dtype=WIDE))
+    for b in k.range(blocks):
+        weights += sums[b]
+    return weights.to("f32")
+
+
+def _all_weights(k: Kernel, weight: Any, C: Int) -> Any:
+    """Σ w over the classes."""
+    if weight is None:
+        return k.to_float(C)
+    total = k.var(k.val(0.0, dtype=WIDE))
+    for c in k.range(C):
+        total += weight[c].to(WIDE)
+    return total.to("f32")
+
+
+def cross_entropy_backward_rows(
+    k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: str, smooth: bool
+) -> None:
+    """dx = p · A - [c = t] · B - w[c] · D. Tensors: dloss x target weight lse dx; classes along the rows."""
+    C, I = k.size("C"), sizes(k, "i", outer)
+    x, dx = (_full(k, n, at, I, [C], [int(unit)], kinds[at]) for n, at in (("x", 1), ("dx", 5)))
+    weight = _weight(k, 3, C, kinds)
+    target, lse_in = (_each(k, n, at, I, [], kinds) for n, at in (("target", 2), ("lse", 4)))
+    dloss = _each(k, "dloss", 0, I, [], kinds, scalar=mode != "none")
+    weights = _weights_of_targets(k, target, weight, I, False, C)
+    s = k.scalar("smoothing")
+    spread = _all_weights(k, weight, C) if smooth else None
+    group, count = k.size("group"), k.size("count")
+    for u in units(k, k.ceil_div(count, group)):
+        for at in k.range(u * group, k.min((u + 1) * group, count)):
+            i = unflatten(at, I)
+            line, out, t = x.at(*i), dx.at(*i), target.load(*i)
+            counts = t.ne(k.to_int(k.size("ignore")))
+            with k.unless(counts):
+                for n in k.vectors(C, by=4):
+                    out[n] = 0.0
+            with k.when(counts):
+                if lse_in is None:
+                    high, e = top_of(k, line, 0, C), k.var(k.zeros(4))
+                    for n in k.vectors(C, by=4):
+                        e += k.valid(n, exp(line.load(n, other=LOW) - high))
+                    lse = high + log(e.sum())
+                else:
+                    lse = lse_in.load(*i)
+                d = dloss.load(*i) / weights if mode == "mean" else dloss.load(*i)
+                share = d if weight is None else d * weight[t.idx()]
+                a = b = share * (1.0 - s) if smooth else share
+                each = d * (s / k.to_float(C)) if smooth else None
+                if each is not None:
+                    a = a + each * spread
+                label = t.to("i32")
+                for n in k.vectors(C, by=4):
+                    v = exp(line[n] - lse) * a
+                    if each is not None:
+                        v = v - (k.full(each) if weight is None else weight[n] * each)
+                    out[n] = select(k.positions(n, "i32").eq(label), v - b, v)
+
+
+def cross_entropy_backward_columns(k: Kernel, kinds: Kinds, outer: int, mode: str, smooth: bool) -> None:
+    """The same with vectors along N dense positions."""
+    C, N, I = k.size("C"), k.size("N"), sizes(k, "i", outer)
+    x, dx = (_full(k, n, at, I, [C, N], [0, 1], kinds[at]) for n, at in (("x", 1), ("dx", 5)))
+    weight = _weight(k, 3, C, kinds)
+    target, lse_in = (_each(k, n, at, I, [N], kinds) for n, at in (("target", 2), ("lse", 4)))
+    dloss = _each(k, "dloss", 0, I, [N], kinds, scalar=mode != "none")
+    weights = _weights_of_targets(k, target, weight, I, True, C)
+    s = k.scalar("smoothing")
+    spread = _all_weights(k, weight, C) if smooth else None
+    NB, count = k.size("NB"), k.size("count")
+    across = k.ceil_div(N, NB)
+    for u in units(k, count * across):
+        i, block = unflatten(u // across, I), u % across
+        plane, out = x.at(*i), dx.at(*i)
+        for n in k.vectors(block * NB, k.min((block + 1) * NB, N)):
+            t = target[(*i, n)]
+            counts, label = t.ne(k.to_int(k.size("ignore"))), t.to("i32")
+            share = k.var(k.full(1.0))
+            if weight is not None:
+                for c in k.range(C):
+                    share.set(select(label.eq(k.to_int(c, "i32")), k.full(weight[c]), share))
+            if lse_in is None:
+                top, e = k.var(k.full(LOW)), k.var(k.zeros(1))
+                for c in k.range(C):
+                    top.set(larger(plane[c, n], top))
+                for c in k.range(C):
+                    e += exp(plane[c, n] - top)
+                lse = top + log(e)
+            else:
+                lse = lse_in[(*i, n)]
+            g = k.full(dloss.load(*[0] * len(dloss.dims))) if mode != "none" else dloss[(*i, n)]
+            d = g / weights if mode == "mean" else g
+            b = share * d
+            b = b * (1.0 - s) if smooth else b
+            each = d * (s / k.to_float(C)) if smooth else None
+            a = b if each is None else b + each * spread
+            for c in k.range(C):
+                v = exp(plane[c, n] - lse) * a
+                if each is not None:
+                    v = v - (each if weight is None else each * weight[c])
+                v = select(label.eq(k.to_int(c, "i32")), v - b, v)
+                out[c, n] = select(counts, v, 0.0)

@@ -35,6 +35,11 @@ def test_examples_run(page: Path, tmp_path: Path) -> None:
     run(code, tmp_path)
 
 
+def test_example_explains_a_refusal(tmp_path: Path) -> None:
+    said = run((ROOT / "examples/explain_a_refusal.py").read_text(), tmp_path)
+    assert re.search(r"cpu\.conv_\w+: ", said)  # an engine and its reason
+
+
 def test_the_two_readmes_name_the_same_commands() -> None:
     def commands(page: str) -> list[str]:
         blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", (ROOT / page).read_text(), flags=re.M | re.S)

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from vlug.errors import BadInput, VlugError, VlugWarning
 
-    def show(message: Warning | str, category: type[Warning], *where: object) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
         own = issubclass(category, VlugWarning)
         print(f"vlug: {'' if own else category.__name__ + ': '}{message}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""PyTorch's own operators for the problems of a bench: what is timed as stock, and hooked as ours."""
+"""PyTorch's own operators for problems: what is timed as stock and, hooked, as ours."""
 
 from __future__ import annotations
 
@@ -7,31 +7,56 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from vlug.bench.problems import Problem
+from vlug.errors import NotSupported
+from vlug.graph import Graph
 from vlug.tensor import Tensor
 
 __all__ = ["DTYPES", "Peer", "peer"]
 
 aten = torch.ops.aten
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64,
-           "i64": torch.int64}  # fmt: skip
+DTYPES = {
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f64": torch.float64,
+    "i64": torch.int64,
+}
+Tensors = dict[str, torch.Tensor]
+Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A call of PyTorch, its tensors by their names in the graph, and what happens before each timed call."""
+    """A call of PyTorch.
 
-    call: Callable[[], Any]
-    tensors: dict[str, torch.Tensor]
-    before: Callable[[], Any]
-    results: tuple[str, ...]  # names of the call's results in the graph, "" for one that it does not have
+    tensors: its tensors by their names in the graph.   before:  called before each timed call.
+    results: names in the graph of what it returns, "" for what the graph does not have.
+    """
+
+    call: Call
+    tensors: Tensors
+    results: tuple[str, ...]
+    before: Call = lambda: None
 
 
-def make(t: Tensor, seed: int) -> torch.Tensor:
+def peer(graph: Graph) -> Peer:
+    """PyTorch's operator for a graph of one operation, its tensors filled; NotSupported if there is none."""
+    if len(graph) != 1 or graph.nodes[0].op.name not in _MAKERS:
+        names = "; ".join(n.op.name for n in graph)
+        raise NotSupported(f"PyTorch has no one operator of its own here for: {names}")
+    node = graph.nodes[0]
+    ports = [None if n is None else _make(graph.tensors[n], i) for i, n in enumerate(node.inputs)]
+    tensors = {n: t for n, t in zip(node.inputs, ports) if n is not None and t is not None}
+    call, results, before = _MAKERS[node.op.name](graph, node.op, ports)
+    made = [*node.outputs, *[None] * len(results)]
+    wanted = tuple("" if i is None else made[i] or "" for i in results)
+    return Peer(call, tensors, wanted, before or (lambda: None))
+
+
+def _make(t: Tensor, seed: int) -> torch.Tensor:
     """Random values with the tensor's dims, strides and dtype."""
-    out = torch.empty_strided(t.dim, t.stride, dtype=DTYPES[t.dtype.name])
+    out = _empty(t)
     if t.dtype.is_float:
         out.copy_(torch.randn(t.dim, generator=torch.Generator().manual_seed(seed)))
     else:
@@ -39,94 +64,143 @@ def make(t: Tensor, seed: int) -> torch.Tensor:
     return out
 
 
-def peer(problem: Problem) -> Peer:
-    """The peer of a problem, its tensors filled."""
-    g = problem.graph
-    t = {x.name: make(x, i) for i, x in enumerate(g.inputs)}
-    p = problem.params
-    kind = problem.torch
-    before: Callable[[], Any] = lambda: None  # noqa: E731
-    results: tuple[str, ...]
-    if kind.startswith("conv"):
-        first = next(iter(t.values()))
-        dims = first.dim() - 2
-        attributes = (p["stride"], p["padding"], p["dilation"], False, [0] * dims, p["groups"])
-        if kind == "conv":
-            x, w = t["x"], t["w"]
-            call = lambda: aten.convolution(x, w, None, *attributes)  # noqa: E731
-            results = ("y",)
-        elif kind == "conv_dgrad":
-            dy, w = t["dy"], t["w"]
-            x = torch.empty_strided(g.outputs[0].dim, g.outputs[0].stride, dtype=dy.dtype)
-            call = lambda: aten.convolution_backward(  # noqa: E731
-                dy, x, w, None, *attributes, [True, False, False]
-            )
-            results = ("dx", "", "")
-        else:
-            dy, x = t["dy"], t["x"]
-            w = torch.empty_strided(g.outputs[0].dim, g.outputs[0].stride, dtype=dy.dtype)
-            call = lambda: aten.convolution_backward(  # noqa: E731
-                dy, x, w, None, *attributes, [False, True, False]
-            )
-            results = ("", "dw", "")
-        if kind != "conv_wgrad":
-            before = lambda: w.add_(1e-6)  # noqa: E731  (a training step changes weights)
-    elif kind == "batch_norm":
-        t["running_var"].abs_().add_(0.5)
-        args = [t[n] for n in ("x", "scale", "bias", "running_mean", "running_var")]
-        call = lambda: aten.native_batch_norm(*args, True, 0.1, 1e-5)  # noqa: E731
-        results = ("y", "mean", "inv_std")
-    elif kind == "batch_norm_backward":
-        t["inv_std"].abs_().add_(0.5)
-        c = t["scale"].shape[0]
-        rm, rv = torch.zeros(c), torch.ones(c)
-        dy, x, scale, mean, inv_std = (t[n] for n in ("dy", "x", "scale", "mean", "inv_std"))
-        call = lambda: aten.native_batch_norm_backward(  # noqa: E731
-            dy, x, scale, rm, rv, mean, inv_std, True, 1e-5, [True, True, True]
-        )
-        results = ("dx", "dscale", "dbias")
-    elif kind == "relu":
-        x = t["x"]
-        call, results = lambda: torch.relu(x), ("y",)
-    elif kind == "relu_backward":
-        dy, x = t["dy"], t["x"]
-        call, results = lambda: aten.threshold_backward(dy, x, 0), ("dx",)
-    elif kind == "max_pool":
-        x = t["x"]
-        args = [p["kernel_size"], p["stride"], p["padding"]]
-        call, results = lambda: aten.max_pool2d_with_indices(x, *args), ("y", "index")
-    elif kind == "max_pool_backward":
-        dy = t["dy"]
-        args = [p["kernel_size"], p["stride"], p["padding"]]
-        x = torch.randn(p["x"])
-        if problem.layout == "nhwc":
-            x = x.contiguous(memory_format=torch.channels_last)
-        index = aten.max_pool2d_with_indices(x, *args)[1]
-        t["index"].copy_(index)
-        index = t["index"]
-        call = lambda: aten.max_pool2d_with_indices_backward(  # noqa: E731
-            dy, x, *args, [1, 1], False, index
-        )
-        results = ("dx",)
-    elif kind == "avg_pool":
-        x = t["x"]
-        call = lambda: F.avg_pool2d(x, p["kernel_size"], p["stride"], p["padding"])  # noqa: E731
-        results = ("y",)
-    elif kind == "avg_pool_backward":
-        dy = t["dy"]
-        x = torch.empty_strided(g.outputs[0].dim, g.outputs[0].stride, dtype=dy.dtype)
-        call = lambda: aten.avg_pool2d_backward(  # noqa: E731
-            dy, x, p["kernel_size"], p["stride"], p["padding"], False, True, None
-        )
-        results = ("dx",)
-    elif kind == "softmax":
-        x = t["x"]
-        call, results = lambda: torch.softmax(x, 1), ("y",)
-    elif kind == "softmax_backward":
-        dy, y = t["dy"], torch.softmax(t["y"], 1)
-        t["y"].copy_(y)
-        y = t["y"]
-        call, results = lambda: aten._softmax_backward_data(dy, y, 1, dy.dtype), ("dx",)
-    else:
-        raise ValueError(f"no peer for {kind}")
-    return Peer(call, t, before, results)
+def _empty(t: Tensor) -> torch.Tensor:
+    return torch.empty_strided(t.dim, t.stride, dtype=DTYPES[t.dtype.name])
+
+
+# Each gives the call, for each of its results the number of the graph's output (None: it has none), and what
+# happens before each timed call. A training step changes weights, so they change here too.
+Made = tuple[Call, tuple[int | None, ...], Call | None]
+
+
+def _attributes(op: Any) -> tuple[Any, ...]:
+    if op.pre_padding != op.post_padding:
+        raise NotSupported("PyTorch's convolution pads alike before and after")
+    rank = len(op.stride)
+    return list(op.stride), list(op.pre_padding), list(op.dilation), False, [0] * rank, op.groups
+
+
+def _conv_fprop(g: Graph, op: Any, ins: list[Any]) -> Made:
+    x, w = ins
+    a = _attributes(op)
+    return lambda: aten.convolution(x, w, None, *a), (0,), lambda: w.add_(1e-6)
+
+
+def _conv_dgrad(g: Graph, op: Any, ins: list[Any]) -> Made:
+    dy, w = ins
+    x, a, mask = _empty(g.outputs[0]), _attributes(op), [True, False, False]
+    return (
+        lambda: aten.convolution_backward(dy, x, w, None, *a, mask),
+        (0, None, None),
+        lambda: w.add_(1e-6),
+    )
+
+
+def _conv_wgrad(g: Graph, op: Any, ins: list[Any]) -> Made:
+    dy, x = ins
+    w, a, mask = _empty(g.outputs[0]), _attributes(op), [False, True, False]
+    return lambda: aten.convolution_backward(dy, x, w, None, *a, mask), (None, 0, None), None
+
+
+def _batchnorm(g: Graph, op: Any, ins: list[Any]) -> Made:
+    if ins[4] is not None:
+        ins[4].abs_().add_(0.5)
+    return lambda: aten.native_batch_norm(*ins, True, op.momentum, op.eps), (0, 1, 2), None
+
+
+def _batchnorm_backward(g: Graph, op: Any, ins: list[Any]) -> Made:
+    dy, x, scale, mean, inv_std = ins
+    inv_std.abs_().add_(0.5)
+    c = mean.shape[0]
+    rm, rv, mask = torch.zeros(c), torch.ones(c), [o is not None for o in g.nodes[0].outputs]
+    mask += [False] * (3 - len(mask))
+
+    def call() -> Any:
+        return aten.native_batch_norm_backward(dy, x, scale, rm, rv, mean, inv_std, True, 1e-5, mask)
+
+    return call, (0, 1, 2), None
+
+
+def _relu(g: Graph, op: Any, ins: list[Any]) -> Made:
+    (x,) = ins
+    return lambda: aten.relu(x), (0,), None
+
+
+def _relu_backward(g: Graph, op: Any, ins: list[Any]) -> Made:
+    dy, x = ins
+    return lambda: aten.threshold_backward(dy, x, 0), (0,), None
+
+
+def _window(op: Any) -> list[list[int]]:
+    if op.pre_padding != op.post_padding:
+        raise NotSupported("PyTorch's pooling pads alike before and after")
+    return [list(op.window), list(op.stride), list(op.pre_padding)]
+
+
+def _max_pool(g: Graph, op: Any, ins: list[Any]) -> Made:
+    (x,) = ins
+    a = [*_window(op), list(op.dilation), op.ceil]
+    return lambda: aten.max_pool2d_with_indices(x, *a), (0, 1), None
+
+
+def _max_pool_backward(g: Graph, op: Any, ins: list[Any]) -> Made:
+    dy, index = ins
+    a = [*_window(op), list(op.dilation)]
+    x = _make(g.outputs[0], 7)
+    found = aten.max_pool2d_with_indices(x, *a)[1]
+    ceil = found.shape != index.shape
+    index.copy_(aten.max_pool2d_with_indices(x, *a, ceil)[1])
+    return lambda: aten.max_pool2d_with_indices_backward(dy, x, *a, ceil, index), (0,), None
+
+
+def _avg_pool(g: Graph, op: Any, ins: list[Any]) -> Made:
+    (x,) = ins
+    a = [*_window(op), op.ceil, op.count_include_pad, op.divisor or None]
+    return lambda: aten.avg_pool2d(x, *a), (0,), None
+
+
+def _avg_pool_backward(g: Graph, op: Any, ins: list[Any]) -> Made:
+    (dy,) = ins
+    x = _empty(g.outputs[0])
+    a = [*_window(op), op.ceil, op.count_include_pad, op.divisor or None]
+    return lambda: aten.avg_pool2d_backward(dy, x, *a), (0,), None
+
+
+def _softmax(g: Graph, op: Any, ins: list[Any]) -> Made:
+    (x,) = ins
+    f = aten._log_softmax if op.name == "log_softmax" else aten._softmax
+    return lambda: f(x, op.axis, False), (0,), None
+
+
+def _softmax_backward(g: Graph, op: Any, ins: list[Any]) -> Made:
+    dy, y = ins
+    log = op.name == "log_softmax_backward"
+    y.copy_((torch.log_softmax if log else torch.softmax)(y, op.axis))
+    f = aten._log_softmax_backward_data if log else aten._softmax_backward_data
+    return lambda: f(dy, y, op.axis, dy.dtype), (0,), None
+
+
+def _matmul(g: Graph, op: Any, ins: list[Any]) -> Made:
+    a = ins[0].mT if op.transpose_a else ins[0]
+    b = ins[1].mT if op.transpose_b else ins[1]
+    return lambda: torch.matmul(a, b), (0,), lambda: ins[1].add_(1e-6)
+
+
+_MAKERS: dict[str, Callable[[Graph, Any, list[Any]], Made]] = {
+    "conv_fprop": _conv_fprop,
+    "conv_dgrad": _conv_dgrad,
+    "conv_wgrad": _conv_wgrad,
+    "batchnorm": _batchnorm,
+    "batchnorm_backward": _batchnorm_backward,
+    "relu": _relu,
+    "relu_backward": _relu_backward,
+    "max_pool": _max_pool,
+    "max_pool_backward": _max_pool_backward,
+    "avg_pool": _avg_pool,
+    "avg_pool_backward": _avg_pool_backward,
+    "softmax": _softmax,
+    "log_softmax": _softmax,
+    "softmax_backward": _softmax_backward,
+    "log_softmax_backward": _softmax_backward,
+    "matmul": _matmul,
+}

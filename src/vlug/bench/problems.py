@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -25,9 +25,7 @@ PARTS = ("bn", "relu", "pool", "softmax")
 class Problem:
     """A layer in one pass and layout.
 
-    name, count: of the layer, and how often its network has it.
-    line:        the problem line.
-    torch:       which call of `peers`; params: what it needs beside tensors.
+    name, count: of the layer, and how often its network has it.   line: the problem line.
     """
 
     name: str
@@ -35,8 +33,6 @@ class Problem:
     which: str  # fwd, dgrad, wgrad, bwd
     layout: str
     line: str
-    torch: str
-    params: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def graph(self) -> Graph:
@@ -129,15 +125,13 @@ def _conv(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     y = _spec((n, k, *out), dtype, layout)
     tail = f" pad={_x(pad)} stride={_x(stride)}" + (f" dilation={_x(dilation)}" if max(dilation) > 1 else "")
     tail += f" groups={groups}" if groups > 1 else ""
-    params = {"stride": stride, "padding": pad, "dilation": dilation, "groups": groups}
     lines = {
         "fwd": f"conv_fprop x={x} w={w}{tail}",
         "dgrad": f"conv_dgrad dy={y} w={w}{tail} size={_x(size)}",
         "wgrad": f"conv_wgrad dy={y} x={x}{tail} size={_x(kernel)}",
     }
     for which, line in lines.items():
-        call = {"fwd": "conv", "dgrad": "conv_dgrad", "wgrad": "conv_wgrad"}[which]
-        yield Problem(layer["name"], layer["count"], which, layout, Graph.parse(line).line, call, params)
+        yield Problem(layer["name"], layer["count"], which, layout, Graph.parse(line).line)
 
 
 def _norm(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
@@ -149,17 +143,14 @@ def _norm(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
         " -> y, mean, inv_std, next_running_mean, next_running_var"
     )
     bwd = f"batchnorm_backward dy={x} x={x} scale={per} mean={per} inv_std={per} -> dx, dscale, dbias"
-    for which, line, call in (("fwd", fwd, "batch_norm"), ("bwd", bwd, "batch_norm_backward")):
-        yield Problem(layer["name"], layer.get("count", 1), which, layout, Graph.parse(line).line, call)
+    for which, line in (("fwd", fwd), ("bwd", bwd)):
+        yield Problem(layer["name"], layer.get("count", 1), which, layout, Graph.parse(line).line)
 
 
 def _relu(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     x = _spec((layer["n"], layer["c"], *layer["spatial"]), dtype, layout)
-    for which, line, call in (
-        ("fwd", f"relu x={x}", "relu"),
-        ("bwd", f"relu_backward dy={x} x={x}", "relu_backward"),
-    ):
-        yield Problem(layer["name"], layer["count"], which, layout, Graph.parse(line).line, call)
+    for which, line in (("fwd", f"relu x={x}"), ("bwd", f"relu_backward dy={x} x={x}")):
+        yield Problem(layer["name"], layer["count"], which, layout, Graph.parse(line).line)
 
 
 def _pool(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
@@ -173,7 +164,6 @@ def _pool(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     x, y = _spec((*dims, *size), dtype, layout), _spec((*dims, *out), dtype, layout)
     index = _spec((*dims, *out), "i64", layout)
     tail = f" window={_x(kernel)} pad={_x(pad)} stride={_x(stride)}"
-    params = {"kernel_size": kernel, "stride": stride, "padding": pad}
     mode = layer.get("mode") or ("avg" if "avg" in layer["name"] else "max")
     if mode == "max":
         lines = {"fwd": f"max_pool x={x}{tail} -> y, index",
@@ -181,17 +171,12 @@ def _pool(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     else:
         lines = {"fwd": f"avg_pool x={x}{tail}", "bwd": f"avg_pool_backward dy={y}{tail} size={_x(size)}"}
     for which, line in lines.items():
-        call = f"{mode}_pool" + ("_backward" if which == "bwd" else "")
-        yield Problem(layer["name"], layer.get("count", 1), which, layout, Graph.parse(line).line, call,
-                      {**params, "x": (*dims, *size)})  # fmt: skip
+        yield Problem(layer["name"], layer.get("count", 1), which, layout, Graph.parse(line).line)
 
 
 def _softmax(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     if layout != "nchw":
         return
     x = _spec(layer["dims"], dtype, "nchw")
-    for which, line, call in (
-        ("fwd", f"softmax x={x} axis=1", "softmax"),
-        ("bwd", f"softmax_backward dy={x} y={x} axis=1", "softmax_backward"),
-    ):
-        yield Problem(layer["name"], 1, which, layout, Graph.parse(line).line, call)
+    for which, line in (("fwd", f"softmax x={x} axis=1"), ("bwd", f"softmax_backward dy={x} y={x} axis=1")):
+        yield Problem(layer["name"], 1, which, layout, Graph.parse(line).line)

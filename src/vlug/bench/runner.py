@@ -64,7 +64,7 @@ class Bench:
     def run(self, problem: Problem) -> dict[str, Any]:
         """The row of a problem: times of both, their ratio, whether it was taken and if not why."""
         with torch.inference_mode(False), torch.no_grad():
-            p = peer(problem)
+            p = peer(problem.graph)
             ours, why = self._ours(problem, p)
             row: dict[str, Any] = {
                 "name": problem.name,

@@ -52,12 +52,13 @@ def main(argv: Sequence[str]) -> int:
             f"removed {timings} timings and {files} files of kernels",
         )
     elif args.do == "export":
-        data = store.export()
+        exported = store.export()
         try:
-            args.file.write_text(json.dumps(data, indent=1) + "\n")
+            args.file.write_text(json.dumps(exported, indent=1) + "\n")
         except OSError as e:
             raise BadInput(f"FILE: {args.file}: {e.strerror}") from None
-        emit(args, {"timings": len(data["timings"])}, f"wrote {len(data['timings'])} timings to {args.file}")
+        n = len(exported["timings"])
+        emit(args, {"timings": n}, f"wrote {n} timings to {args.file}")
     else:
         new = store.take_file(args.file)
         emit(args, {"new": new}, f"{new} new timings")

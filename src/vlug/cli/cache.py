@@ -44,13 +44,8 @@ def main(argv: Sequence[str]) -> int:
         emit(args, {"faults": faults}, "\n".join(faults) or "the store is well")
         return 1 if faults else 0
     elif args.do == "clear":
-        timings = store.clear()
-        files = _clear_objects()
-        emit(
-            args,
-            {"timings": timings, "files": files},
-            f"removed {timings} timings and {files} files of kernels",
-        )
+        removed, files = store.clear(), _clear_objects()
+        emit(args, {"timings": removed, "files": files}, f"removed {removed} timings, {files} files of kernels")
     elif args.do == "export":
         exported = store.export()
         try:

@@ -1,4 +1,4 @@
-"""vlug doctor: does vlug work here? A kernel against its reference, the store, a small training step in PyTorch."""
+"""vlug doctor: does vlug work here? Kernels against the reference, the store, a training step in PyTorch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ with vlug.using(False):
 ours, other = step()
 apart = max(float((a - b).abs().max() / (a.abs().max() + 1e-6)) for a, b in zip(grads, other))
 counts = [c for ops in vlug.stats().values() for c in ops.values()]
-print(json.dumps({"status": hooks.status().get("torch"), "loss": abs(stock - ours) / abs(stock), "grads": apart,
+print(json.dumps({"status": hooks.status().get("torch"),
+                  "loss": abs(stock - ours) / abs(stock), "grads": apart,
                   "taken": sum(c["taken"] for c in counts), "passed": sum(c["passed"] for c in counts)}))
 """
 
@@ -94,5 +95,6 @@ def _torch() -> tuple[bool, str]:
     if d["status"] != "on":
         return False, f"hooks are not on: {d['status']}"
     good = d["loss"] < 1e-5 and d["grads"] < 1e-3 and d["taken"] > 0
-    said = f"{d['taken']} calls taken, {d['passed']} left; loss {d['loss']:.1e}, gradients {d['grads']:.1e} apart"
+    apart = f"loss {d['loss']:.1e}, gradients {d['grads']:.1e} apart"
+    said = f"{d['taken']} calls taken, {d['passed']} left; {apart}"
     return good, said

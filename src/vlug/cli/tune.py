@@ -24,8 +24,11 @@ from vlug.store import STOCK_TORCH, Store, default_store
 
 
 def main(argv: Sequence[str]) -> int:
-    p = Parser("tune", "Measure once for each problem that a script meets (ours and the framework's own kernel),"
-                       " or every engine and knob for one problem line; remember the faster.")  # fmt: skip
+    p = Parser(
+        "tune",
+        "Measure once for each problem that a script meets (ours and the framework's own kernel), or every"
+        " engine and knob for one problem line; remember the faster.",
+    )
     p.add_argument(
         "--most", type=positive, default=24, metavar="N", help="configurations of an engine to try"
     )
@@ -66,9 +69,8 @@ def _script(script: Path, words: Sequence[str], store: Store) -> dict[str, Any]:
 
 def _describe_script(d: dict[str, Any]) -> str:
     faster = sum(r >= 1 for r in d["ratios"].values())
-    lines = [
-        f"{d['problems']} problems measured: ours is preferred for {faster}, stock for {d['problems'] - faster}"
-    ]
+    head = f"{d['problems']} problems measured: ours is preferred for {faster}"
+    lines = [f"{head}, stock for {d['problems'] - faster}"]
     lines += [f"  ×{r:.2f}  {line}" for line, r in sorted(d["ratios"].items(), key=lambda kv: -kv[1])]
     return "\n".join(lines)
 
@@ -94,7 +96,7 @@ def _line(graph: Graph, store: Store, most: int) -> dict[str, Any]:
     arrays = {}
     for t in (*graph.inputs, *graph.outputs):
         arrays[t.name] = handle.empty(t.dim, t.dtype, t.stride)
-        arrays[t.name][...] = inputs[t.name] if t.name in inputs else 0
+        arrays[t.name][...] = inputs.get(t.name, 0)
     candidates: dict[str, Callable[[], object]] = {}
     for config in configurations(graph, where, most):
         try:
@@ -119,9 +121,11 @@ def _line(graph: Graph, store: Store, most: int) -> dict[str, Any]:
     samples = tune.measure(candidates, budget=max(seconds, 0.5), rounds=(5, 40))
     versions = {e.name: str(e.version) for e in engines()}
     for name, s in samples.items():
-        config = EngineConfig.parse(name) if name != STOCK_TORCH else name
-        version = stock_version if name == STOCK_TORCH else versions[EngineConfig.parse(name).engine]
-        tune.remember(graph, config, version, s, n, device=where, store=store)
+        if name == STOCK_TORCH:
+            tune.remember(graph, name, stock_version, s, n, device=where, store=store)
+        else:
+            found = EngineConfig.parse(name)
+            tune.remember(graph, found, versions[found.engine], s, n, device=where, store=store)
     ours = {k: v for k, v in samples.items() if k != STOCK_TORCH}
     best = tune.fastest(ours)
     return {

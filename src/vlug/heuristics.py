@@ -73,7 +73,7 @@ def roofline(device: CpuDevice) -> Roofline:
     """The device's ceilings: measured where `device.ceilings` has them, else estimated from cores and ISA."""
     measured = getattr(device, "ceilings", None)
     found = measured() if callable(measured) else measured
-    near = device.l2 * device.cores + device.l3 // 2
+    near = device.l2 * device.cores  # a shared L3 is often someone else's
     if found is not None:
         return Roofline(found.flops, found.memory, found.cache, near, True)
     kind = "avx512" if device.isa.startswith("avx512") else device.isa

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
         return 1 if faults else 0
     elif args.do == "clear":
         removed, files = store.clear(), _clear_objects()
-        emit(args, {"timings": removed, "files": files}, f"removed {removed} timings, {files} files of kernels")
+        emit(args, {"timings": removed, "files": files}, f"{removed} timings and {files} files removed")
     elif args.do == "export":
         exported = store.export()
         try:

@@ -17,6 +17,7 @@ from vlug.errors import (
     VlugError,
     VlugWarning,
 )
+from vlug.frontends.hooks import disable, enable, reset_stats, stats, using
 from vlug.functional import (
     add,
     avg_pool2d,
@@ -70,7 +71,9 @@ __all__ = [
     "conv2d_backward",
     "cross_entropy",
     "cross_entropy_backward",
+    "disable",
     "dtype",
+    "enable",
     "linear",
     "linear_backward",
     "log_softmax",
@@ -83,8 +86,11 @@ __all__ = [
     "mul",
     "relu",
     "relu_backward",
+    "reset_stats",
     "softmax",
     "softmax_backward",
+    "stats",
     "sum",
     "sum_backward",
+    "using",
 ]

@@ -396,6 +396,17 @@ def test_every_isa_is_emitted_on_any_host(isa):
         assert machine == (183 if isa is NEON else 62)
 
 
+def test_no_instructions_beyond_the_isa():
+    for build in (axpy, strided, argmax, two_regions, table, reductions, square, every_second):
+        text = jit.assembly(jit.generate(build, AVX2), AVX2)
+        assert "%ymm" in text or build is argmax
+        assert "%zmm" not in text
+        assert "%k1" not in text
+        assert "%ymm16" not in text
+        text = jit.assembly(jit.generate(build, AVX512), AVX512)
+        assert "%zmm" in text or build is argmax
+
+
 def test_misuse_is_refused():
     def leaves(k: Kernel):
         for i in k.range(k.size("n")):

@@ -11,7 +11,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,12 +106,19 @@ def generate(build: Build, isa: ISA, **constants: Any) -> Any:
     """The finished Kernel of a build function."""
     from vlug.codegen.kernel import Kernel
 
-    collecting = gc.isenabled()
-    gc.disable()  # a kernel is thousands of small objects and no garbage: a third of the time
-    try:
+    with _no_collection():
         k = Kernel(isa, _symbol(build))
         build(k, **constants)
         return k.finish()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A kernel is thousands of small objects and no garbage: collections would be a third of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if collecting:
             gc.enable()
@@ -126,7 +134,9 @@ def emit(kernel: Any, isa: ISA) -> bytes:
 
     with _lock:
         machine = _machine(isa)
-        module = llvm.parse_assembly(str(kernel.module))
+        with _no_collection():
+            text = str(kernel.module)
+        module = llvm.parse_assembly(text)
         module.verify()
         return bytes(machine.emit_object(module))
 

@@ -11,7 +11,7 @@ from vlug.codegen.formula import Formula
 from vlug.codegen.types import COMPUTE, F32, I1, I32, I64, const, is_float, like, scalar
 
 if TYPE_CHECKING:
-    from vlug.codegen.kernel import Kernel
+    from vlug.codegen.builder import Builder
 
 #: An integer: what is known stays a Python int and folds.
 Int = Union[int, "Idx"]
@@ -38,7 +38,7 @@ class Idx:
 
     __slots__ = ("base_formula", "k", "multiple", "off", "v")
 
-    def __init__(self, k: Kernel, v: Any, off: int = 0, multiple: int = 1, formula: Formula | None = None):
+    def __init__(self, k: Builder, v: Any, off: int = 0, multiple: int = 1, formula: Formula | None = None):
         self.k, self.v, self.off, self.multiple = k, v, off, multiple  # v is a multiple of `multiple`
         self.base_formula = formula  # of v, without off
 
@@ -115,7 +115,7 @@ class Lanes:
 
     __slots__ = ("base", "k", "masks", "step")
 
-    def __init__(self, k: Kernel, base: Int, masks: Sequence[Any], step: Int = 1):
+    def __init__(self, k: Builder, base: Int, masks: Sequence[Any], step: Int = 1):
         self.k, self.base, self.masks, self.step = k, base, list(masks), step
 
     def __add__(self, o: Int) -> Lanes:
@@ -161,7 +161,7 @@ class Val:
 
     __slots__ = ("__weakref__", "k", "v")
 
-    def __init__(self, k: Kernel, v: Iterable[Any]):
+    def __init__(self, k: Builder, v: Iterable[Any]):
         self.k, self.v = k, list(v)
 
     @property
@@ -321,7 +321,7 @@ class Var(Val):
 
 
 # --- functions on values ---
-def convert(k: Kernel, a: Any, t: Any) -> Any:
+def convert(k: Builder, a: Any, t: Any) -> Any:
     """LLVM value a converted to type t of the same shape."""
     src, dst = scalar(a.type), scalar(t)
     if src is dst:
@@ -344,7 +344,7 @@ def select(m: Any, a: Any, b: Any) -> Val:
     if isinstance(m, bool):
         known: Val = a if m else b
         return known
-    k: Kernel = m.k
+    k: Builder = m.k
     first = a if isinstance(a, Val) else b if isinstance(b, Val) else None
     return k.zip(lambda x, y, c: k.op("select", c, x, y), k.val(a, first), k.val(b, first), m)
 
@@ -362,7 +362,7 @@ def minimum(a: Any, b: Any) -> Val:
 def _extreme(a: Any, b: Any, how: str) -> Val:
     if not isinstance(a, Val):
         a, b = b, a
-    k: Kernel = a.k
+    k: Builder = a.k
 
     def both(x: Any, y: Any) -> Any:
         if not is_float(x.type):

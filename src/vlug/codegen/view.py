@@ -27,7 +27,7 @@ from vlug.codegen.types import (
 from vlug.codegen.values import Idx, Int, Lanes, Val, convert, shuffle
 
 if TYPE_CHECKING:
-    from vlug.codegen.kernel import Kernel
+    from vlug.codegen.builder import Builder
 
 
 def contiguous(dims: Sequence[Int]) -> list[Int]:
@@ -47,7 +47,7 @@ class View:
 
     def __init__(
         self,
-        k: Kernel,
+        k: Builder,
         ptr: Any,
         dims: Sequence[Int],
         strides: Sequence[Int] | None = None,
@@ -219,7 +219,7 @@ def _storage_const(e: Elem, t: Any, x: float) -> Any:
     return const(t, x)
 
 
-def widen(k: Kernel, v: Any, e: Elem) -> Any:
+def widen(k: Builder, v: Any, e: Elem) -> Any:
     """A value as it lies in memory → as it is computed with."""
     if e.storage is e.compute:
         return v
@@ -233,7 +233,7 @@ def widen(k: Kernel, v: Any, e: Elem) -> Any:
     return k.op("sext" if e.name == "i8" else "zext", v, like(I32, v))
 
 
-def narrow(k: Kernel, v: Any, e: Elem) -> Any:
+def narrow(k: Builder, v: Any, e: Elem) -> Any:
     """A computed value → as it lies in memory; floats to the nearest, ties to even, NaN stays NaN."""
     v = convert(k, v, like(e.compute, v))
     if e.storage is e.compute:

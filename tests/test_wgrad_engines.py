@@ -64,9 +64,16 @@ def test_half(line, kind, dtype, device):
 
 
 @devices
-@pytest.mark.parametrize("kind", ["nchw", "nhwc"])
-def test_every_tile(kind, device):
-    line = with_layout("conv_wgrad dy=3x40x15x17 x=3x50x15x17 pad=1 size=3x3", kind)
+@pytest.mark.parametrize("kind", ["nchw", "nhwc", "padded"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv_wgrad dy=3x40x15x17 x=3x50x15x17 pad=1 size=3x3",
+        "conv_wgrad dy=3x20x16x14 x=3x7x33x30 pad=2 size=5x5 stride=2",
+    ],
+)
+def test_every_tile(line, kind, device):
+    line = with_layout(line, kind)
     graph = Graph.parse(line)
     knobs = ENGINE.knobs(graph, device)
     for tile in knobs["tile"]:

@@ -45,7 +45,13 @@ class ConvWgrad(Engine):
     def knobs(self, graph: Graph, device: CpuDevice) -> dict[str, tuple[int, ...]]:
         p = Problem.of(graph)
         tiles = _tiles(p, _LANES[device.isa])
-        return {"tile": tuple(tiles), "pixels": (512, 256, 1024), "panel": (512, 256, 1024)}
+        # A block of a panel of x takes two thirds of the first-level cache.
+        pixels = min(max(device.l1 * 2 // 3 // (8 * _LANES[device.isa]) // 64 * 64, 64), 512)
+        return {
+            "tile": tuple(tiles),
+            "pixels": (pixels, 2 * pixels, 4 * pixels),
+            "panel": (512, 256, 1024),
+        }
 
     def share(self, graph: Graph, device: CpuDevice) -> float:
         p = Problem.of(graph)
@@ -120,12 +126,12 @@ class Problem:
                    strides(x), strides(dy), strides(dw), dy.dtype.itemsize, dy.dtype.name)
 
 
-def _packings(p: Problem, lanes: int) -> tuple[str, str, str]:
+def _packings(p: Problem, lanes: int, window: bool = False) -> tuple[str, str, str]:
     """How x, dy and dw are read and written: `panels.packing`; dy "q" in place; dw "c", "t" or "e"."""
     xc, xw = (p.x[1] if p.C > 1 else 1), (p.x[3] if p.W > 1 else 1)
     yk, yq = (p.y[1] if p.K > 1 else 1), (p.y[3] if p.Q > 1 else 1)
     xw = 1 if xw == 0 and p.W == 1 else xw
-    x = packing(xc, xw, p.itemsize, lanes, p.sw)
+    x = packing(xc, xw, p.itemsize, lanes, 1 if window else p.sw)
     if yk == 1 and p.K > 1 and p.itemsize * lanes > 16:
         y = "c"
     elif yq == 1 and p.dtype == "f32" and _ROWS[lanes] <= p.K:
@@ -149,10 +155,12 @@ def _dense_taps(p: Problem) -> bool:
 
 
 def _tiles(p: Problem, lanes: int) -> list[int]:
-    """Register tiles as vectors · 10 + taps, the default first."""
+    """Register tiles as vectors · 10 + taps, the default first; taps 0: lanes over a filter's elements."""
     tiles = [11, 21] if lanes >= p.C else [21, 11]
-    if p.S in (3,) and p.sw == p.dil_w == 1:
+    if p.S == 3 and p.sw == p.dil_w == 1:
         tiles.insert(0, 10 + p.S)
+    if p.dil_w == 1 and p.R * p.S > 1 and p.C in range(1, lanes + 1):
+        tiles.insert(0 if 2 * p.C <= lanes else len(tiles), 20)
     return tiles
 
 
@@ -165,8 +173,11 @@ def _geometry(
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The kernel's constants and its arguments."""
     vectors, taps = divmod(tile, 10)
+    window, taps = taps == 0, max(taps, 1)
     mr, width = _ROWS[lanes], vectors * lanes
-    x_by, dy_by, dw_by = _packings(p, lanes)
+    x_by, dy_by, dw_by = _packings(p, lanes, window)
+    lanes_over = p.R * p.S * p.C if window else p.C
+    products = 1 if window else p.R * p.S
     # Panels of x: a row for each row of dy if a filter has one row, else all rows that the filters span.
     one_row = p.R == 1
     phases = p.sw if p.S > 1 else 1
@@ -181,22 +192,29 @@ def _geometry(
     bands = images * row_bands if p.Q else 0
     image = ((hb - 1) * row_step + row_span) * phases * columns
     block = ni * image + lanes  # slack: rows are written in whole vectors
-    blocks = _up(p.C, width)
+    blocks = _up(lanes_over, width)
     run = max(1, min(blocks, (panel_kib << 10) // (block * width * 4)))
+    x_size = run * block * width
+    if window:
+        columns, run = (p.Q - 1) * p.sw + p.S, blocks
+        block = ni * hb * columns + lanes
+        x_size = block * p.R * p.C + width
     kp = _up(p.K, mr) * mr
-    sums = p.G * kp * p.R * p.S * blocks * width
+    sums = p.G * kp * products * blocks * width
     chunks = min(bands, max(1, _BUDGET // max(4 * sums, 1)), _up(32, max(p.G * blocks, 1)))
     divides = kp == p.K and blocks * width == p.C
     direct = bands > 0 and chunks == 1 and p.dtype == "f32" and divides and (p.w[1] == 1 or p.C == 1)
+    direct = direct and not window
     y_pixels = ni * hb * p.Q + lanes
     y_run = max(1, min(_up(p.K, lanes), _DY_PANEL // (y_pixels * lanes * 4)))
     flat = 0
     if p.R * p.S == 1:
         flat = 2 if dy_by != "q" else int(p.y[2] == p.Q or p.P == 1)
     constants = {
-        "x_by": x_by, "dy_by": dy_by, "dw_by": dw_by, "step": p.sw if x_by == "w" else 0, "rows": mr,
-        "vectors": vectors, "taps": taps, "unroll": 4 if taps == 1 else 7 if lanes == 16 else 2,
-        "dtype": p.dtype,
+        "x_by": x_by, "dy_by": dy_by, "dw_by": "e" if window else dw_by,
+        "step": p.sw if x_by == "w" and not window else 0, "rows": mr,
+        "vectors": vectors, "taps": taps, "unroll": 2 if taps == 1 else 7 if lanes == 16 else 2,
+        "window": window, "dtype": p.dtype,
     }  # fmt: skip
     values = {
         "G": p.G, "N": p.N, "C": p.C, "K": p.K, "H": p.H, "W": p.W, "P": p.P, "Q": p.Q, "R": p.R, "S": p.S,
@@ -205,9 +223,13 @@ def _geometry(
         "k_whole": p.K // mr * mr if dy_by == "q" else p.K, "direct": int(direct),
         "d_size": 0 if direct else sums * chunks, "pixels": block, "image": image, "phases": phases,
         "columns": columns, "row_step": row_step, "row_span": row_span, "row_tap": p.dil_h,
-        "row_stride": p.sh if one_row else 1, "flat": flat, "x_size": run * block * width,
+        "row_stride": p.sh if one_row else 1, "flat": flat, "x_size": x_size,
         "y_pixels": y_pixels, "y_run": y_run, "y_size": y_run * y_pixels * lanes,
     }  # fmt: skip
+    # Bytes of the next band to fetch in each step of the innermost loop, in 1/1024.
+    steps = kp // mr * run * products // taps * (ni * hb * p.Q // constants["unroll"])
+    y_bytes, x_bytes = (4 * ni * hb * n for n in (p.Q * p.y[3], p.sh * p.W * p.x[3]))
+    values |= {"dy_ahead": (y_bytes << 10) // max(steps, 1), "x_ahead": (x_bytes << 10) // max(steps, 1)}
     for port, strides in (("x", p.x), ("y", p.y), ("w", p.w)):
         names = {"x": "nchw", "y": "nkpq", "w": "kcrs"}[port]
         values |= {port + n: s for n, s in zip(names, strides)}

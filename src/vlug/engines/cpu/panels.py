@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, shuffle, transpose
 
-__all__ = ["Band", "pack", "packing"]
+__all__ = ["Band", "Channels", "pack", "pack_windows", "packing"]
 
 
 def packing(stride_c: int, stride_w: int, itemsize: int, lanes: int, step: int = 1) -> str:
@@ -140,3 +141,65 @@ def _turn(k: Kernel, src: View, dst: View, band: Band, channel: tuple[Int, Int],
                         rows.append(v if step == 1 else shuffle(v.part(0), v.part(1), range(0, 2 * V, 2)))
                     for m, column in enumerate(transpose(rows)):
                         dst[at + j + m, k.vector(lane)] = column
+
+
+def pack_windows(k: Kernel, how: str, src: View, dst: View, band: Band, c0: Int,
+                 window: tuple[Int, Int, Int]) -> None:
+    """dst[line · columns + j, r · C + c] = src[n0 + i, c0 + c, h0 + row · hstep + r · dil, j - pad].
+
+    line = i · rows + row.
+
+    window: R, dil, C. Columns j lie R · C elements apart, so that the window of S columns which one output
+    element sees is contiguous: one operand for few channels. dst (dims column, element) needs V columns and V
+    elements of slack. how="c" takes at most V channels.
+    """
+    R, dil, C = window
+    for i in k.range(band.ni):
+        for row in k.range(band.rows):
+            at = (i * band.rows + row) * band.columns
+            h0 = band.h0 + row * band.hstep
+            place = View(k, dst.addr(at, 0), (1, 1), dst.strides, dst.elem.name)
+            start = src.addr(band.n0 + i, c0, 0, 0)
+            if how == "w":
+                plane = View(k, start, (1, 1), (1, 1), src.elem.name)
+                _turn_windows(k, plane, src.strides, place, band, h0, window)
+                continue
+            for r in k.range(R):
+                h = h0 + r * dil
+                inside = k.condition(h >= 0) & k.condition(h < band.H)
+                line = View(k, src.addr(band.n0 + i, c0, h, 0), (1, 1), (src.strides[3], src.strides[1]),
+                            src.elem.name)
+                lo = k.choose(inside, k.min(k.max(band.pad, 0), band.columns), band.columns)
+                hi = k.max(lo, k.choose(inside, k.min(band.pad + band.W, band.columns), band.columns))
+                for begin, end in ((0, lo), (hi, band.columns)):
+                    for j in k.range(begin, end):
+                        for c in k.range(C):
+                            place[j, r * C + c] = 0.0
+                for j in k.range(lo, hi):
+                    if how == "c":
+                        lanes = k.first(0, C)
+                        place[j, lanes + r * C] = View(k, line.ptr, (1, 1), (line.strides[0], 1),
+                                                       src.elem.name)[j - band.pad, lanes]
+                    else:
+                        for c in k.range(C):
+                            place[j, r * C + c] = line[j - band.pad, c]
+
+
+def _turn_windows(k: Kernel, src: View, strides: Sequence[Int], dst: View, band: Band, h0: Int,
+                  window: tuple[Int, Int, Int]) -> None:
+    """One row of windows by transposes: V pairs (r, c) at a time are the rows that are loaded."""
+    (R, dil, C), V = window, k.V
+    for first in k.range(0, R * C, step=V):
+        rows = []
+        for m in range(V):
+            pair = k.min(first + m, R * C - 1)
+            h = h0 + pair // C * dil
+            inside = k.condition(h >= 0) & k.condition(h < band.H)
+            rows.append((pair % C * strides[1] + h * strides[2], inside))
+        for j in k.range(0, band.columns, step=V):
+            w = k.vector(j - band.pad)
+            pos = k.positions(w, "i32")
+            w = w.where((pos >= 0) & (pos < k.to_int(band.W, "i32")))
+            columns = transpose([src[0, w.where(inside) + offset] for offset, inside in rows])
+            for m, column in enumerate(columns):
+                dst[j + m, k.first(first, R * C - first)] = column

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vlug.codegen.ir import Idx, Int, Kernel, Val, View, transpose
-from vlug.codegen.tile import product
-from vlug.engines.cpu.panels import Band, Channels, pack
+from vlug.engines.cpu.panels import Band, Channels, pack, pack_windows
 
 __all__ = ["wgrad"]
 
 
 def wgrad(k: Kernel, x_by: str, dy_by: str, dw_by: str, step: int, rows: int, vectors: int, taps: int,
-          unroll: int, dtype: str) -> None:
+          unroll: int, window: bool, dtype: str) -> None:
     """dw[k, c, r, s] = Σ over n p q of dy[n, k, p, q] · x[n, c, p·sh + r·dh - ph, q·sw + s·dw - pw].
 
     x_by, dy_by: how they are packed (`panels.packing`); dy_by="q" reads dy in place, unit stride along q.
     dw_by:   how the sums are put into dw: "c" vectors along c, "t" along the taps, "e" one by one.
     step:    sw where x_by="w", else 0: read from args.
+    window:  the lanes run over the elements (s, r, c) of a filter instead of channels, one product for all
+             taps; for few channels (`panels.pack_windows`). dw_by is then not read.
     rows × vectors × taps: the register tile, output channels × vectors of input channels × taps along w: 1,
              or S, where stride and dilation along w are 1 (each vector of x then serves S taps).
 
@@ -24,16 +27,16 @@ def wgrad(k: Kernel, x_by: str, dy_by: str, dw_by: str, step: int, rows: int, ve
     or, where `direct`, into dw itself; chunks are summed in order at the end. So the bits do not depend on
     the number of threads.
     """
-    _Wgrad(k, x_by, dy_by, dw_by, step, rows, vectors, taps, unroll, dtype).build()
+    _Wgrad(k, x_by, dy_by, dw_by, step, rows, vectors, taps, unroll, window, dtype).build()
 
 
 class _Wgrad:
     def __init__(self, k: Kernel, x_by: str, dy_by: str, dw_by: str, step: int, rows: int, vectors: int,
-                 taps: int, unroll: int, dtype: str):
+                 taps: int, unroll: int, window: bool, dtype: str):
         z = k.size
         self.k, self.x_by, self.dy_by, self.dw_by = k, x_by, dy_by, dw_by
         self.rows, self.vectors, self.taps, self.unroll = rows, vectors, taps, unroll
-        self.width = k.V * vectors
+        self.window, self.width = window, k.V * vectors
         self.G, self.N, self.C, self.K, self.H, self.W, self.P, self.Q, self.R, self.S = map(z, "GNCKHWPQRS")
         xs = (z("xn"), z("xc"), z("xh"), 1 if x_by == "w" else z("xw"))
         ys = (z("yn"), z("yk"), z("yp"), 1 if dy_by in "qw" else z("yq"))
@@ -49,7 +52,8 @@ class _Wgrad:
         self.row_step, self.row_span, self.row_tap = map(z, ("row_step", "row_span", "row_tap"))
         self.sh, self.sw, self.ph, self.pw = z("sh"), step or z("sw"), z("ph"), z("pw")
         # Sums: D in workspace, or dw itself.
-        self.D = k.shared(self.G * self.chunks, self.KP, self.R, self.S, self.CB * self.width,
+        taps_r, taps_s = (1, 1) if window else (self.R, self.S)
+        self.D = k.shared(self.G * self.chunks, self.KP, taps_r, taps_s, self.CB * self.width,
                           size=z("d_size"))
         self.direct = z("direct").ne(0)
         d, w = self.D.strides, self.dw.strides
@@ -60,7 +64,10 @@ class _Wgrad:
     def build(self) -> None:
         k, CB = self.k, self.CB
         for begin, end in k.chunk(self.G * self.chunks * CB):
-            self.xs = k.scratch(CB, self.pixels, self.width, size=k.size("x_size"))
+            if self.window:
+                self.xs = k.scratch(self.pixels, self.R * self.C, size=k.size("x_size"))
+            else:
+                self.xs = k.scratch(CB, self.pixels, self.width, size=k.size("x_size"))
             self.ys = None
             if self.dy_by != "q":
                 self.ys = k.scratch(self.KB, k.size("y_pixels"), k.V, size=k.size("y_size"))
@@ -81,7 +88,9 @@ class _Wgrad:
             g, row = u // K, u % K
             # Where K does not divide, the last tile stands for the last rows of dy.
             row = row + k.choose(row >= k.size("k_whole"), self.KP - K, 0)
-            if self.dw_by == "c":
+            if self.window:
+                self.put_window(u, g, row)
+            elif self.dw_by == "c":
                 last = View(k, dw.ptr, (K, R, S, C), (dw.strides[0], *dw.strides[2:], 1), dw.elem.name)
                 for r in k.range(R):
                     for s in k.range(S):
@@ -113,6 +122,19 @@ class _Wgrad:
                                 one += D[g * chunks + chunk, row, r, s, c]
                             dw[u, c, r, s] = one
 
+    def put_window(self, u: Int, g: Int, row: Int) -> None:
+        """Output channel u of dw, where D's lanes are the elements (s, r, c) of a filter."""
+        k, D, (_, C, R, S) = self.k, self.D, self.dw.dims
+        for c in k.vectors(self.CB * self.width):
+            acc = k.var(k.zeros(1))
+            for chunk in k.range(self.chunks):
+                acc += D[g * self.chunks + chunk, row, 0, 0, c]
+            D[g * self.chunks, row, 0, 0, c] = acc
+        for c in k.range(C):
+            for r in k.range(R):
+                for s in k.range(S):
+                    self.dw[u, c, r, s] = D[g * self.chunks, row, 0, 0, (s * R + r) * C + c]
+
 
 class _Part:
     """What one band gives to blocks cb0 … cb1 of c; `more`: the sums hold what earlier bands gave."""
@@ -126,13 +148,27 @@ class _Part:
         planes, rows = w.flat.eq(2), w.flat.ne(0)
         self.loop_n, self.loop_h = k.choose(planes, 1, self.n), k.choose(rows, 1, self.h)
         self.loop_q = k.choose(planes, self.n, 1) * k.choose(rows, self.h, 1) * w.Q
+        self.ahead = [Stream(k, t, self.after(band + 1, t), name) for t, by, name in
+                      ((w.dy, w.dy_by, "dy_ahead"), (w.x, w.x_by, "x_ahead")) if by == "c"]
+
+    def after(self, band: Int, t: View) -> Any:
+        """Where another band of x or dy begins."""
+        w = self.w
+        n, p = band // w.row_bands * w.ni, band % w.row_bands * w.hb
+        return t.addr(n, self.g * t.dims[1], p if t is w.dy else p * w.sh, 0)
 
     def run(self) -> None:
         w, k, V = self.w, self.k, self.k.V
-        band = Band(self.n0, self.n, self.p0 * w.sh - w.ph, (self.h - 1) * w.row_step + w.row_span,
-                    k.size("row_stride"), w.sw, w.pw, w.phases, w.columns, w.image, w.H, w.W)
-        pack(k, w.x_by, w.x, w.xs, band,
-             Channels(self.g * w.C + self.cb0 * w.width, (self.g + 1) * w.C, self.cb1 - self.cb0, w.vectors))
+        h0, c0 = self.p0 * w.sh - w.ph, self.g * w.C
+        if w.window:
+            band = Band(self.n0, self.n, h0, self.h, w.sh, 1, w.pw, 1, w.columns, w.image, w.H, w.W)
+            pack_windows(k, w.x_by, w.x, w.xs, band, c0, (w.R, w.row_tap, w.C))
+        else:
+            rows = (self.h - 1) * w.row_step + w.row_span
+            band = Band(self.n0, self.n, h0, rows, k.size("row_stride"), w.sw, w.pw, w.phases, w.columns,
+                        w.image, w.H, w.W)
+            pack(k, w.x_by, w.x, w.xs, band,
+                 Channels(c0 + self.cb0 * w.width, c0 + w.C, self.cb1 - self.cb0, w.vectors))
         if w.ys is None:
             for kb in k.range(w.KB):
                 self.tiles(kb, self.g * w.K + k.min(kb * w.rows, w.K - w.rows), None)
@@ -149,8 +185,8 @@ class _Part:
         """All tiles of `rows` output channels; block: of the panel of dy, or None where it is in place."""
         w, k = self.w, self.k
         for cb in k.range(self.cb1 - self.cb0):
-            for r in k.range(w.R):
-                for s in k.range(w.S) if w.taps == 1 else [0]:
+            for r in k.range(1 if w.window else w.R):
+                for s in [0] if w.window or w.taps > 1 else k.range(w.S):
                     acc = [k.var(k.zeros(w.vectors * w.taps)) for _ in range(w.rows)]
                     for i in k.range(self.loop_n):
                         for h in k.range(self.loop_h):
@@ -165,6 +201,9 @@ class _Part:
     def x_line(self, cb: Int, i: Int, h: Int, r: Int, s: Int) -> View:
         """What the pixels of row h of dy meet through tap r, s: dims pixel, lane."""
         w = self.w
+        if w.window:
+            at = w.xs.addr((i * self.h + h) * w.columns, (self.cb0 + cb) * w.width)
+            return View(self.k, at, (1, 1), (w.sw * (w.R * w.C), 1))
         column: Int = 0
         if w.taps == 1:
             column = s * self.k.size("dil_w")
@@ -183,5 +222,28 @@ class _Part:
     def line(self, acc: list[Val], x: View, dy: View) -> None:
         w, k = self.w, self.k
         lanes = k.vector(0, w.vectors)
-        product(k, acc, (0, self.loop_q), lambda j, q: dy[j, q],
-                lambda q: k.pack(x[q + t, lanes] for t in range(w.taps)), w.unroll)
+        whole = self.loop_q // w.unroll * w.unroll
+        for q in k.range(0, whole, step=w.unroll):
+            for stream in self.ahead:
+                stream.advance()
+            for u in range(w.unroll):
+                row = k.pack(x[q + u + t, lanes] for t in range(w.taps))
+                for j, a in enumerate(acc):
+                    a += dy[j, q + u] * row
+        for q in k.range(whole, self.loop_q):
+            row = k.pack(x[q + t, lanes] for t in range(w.taps))
+            for j, a in enumerate(acc):
+                a += dy[j, q] * row
+
+
+class Stream:
+    """Memory that will be read next, fetched into the second-level cache bit by bit beside the arithmetic."""
+
+    def __init__(self, k: Kernel, t: View, start: Any, rate: str):
+        self.view, self.rate = View(k, start, (1,), (1,), "u8"), k.size(rate)
+        self.at = k.var(k.val(0, dtype="i64"))
+
+    def advance(self) -> None:
+        """`rate` / 1024 bytes further."""
+        self.at += self.rate
+        self.view.prefetch((self.at >> 10).idx(), level=2)

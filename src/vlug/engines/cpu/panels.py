@@ -62,10 +62,9 @@ def pack(k: Kernel, how: str, src: View, dst: View, band: Band, channels: Channe
     channel; otherwise they are zeros.
     """
     if how == "w":
-        for b in k.range(channels.blocks):
-            for j in range(channels.vectors):
-                c = channels.c0 + b * (channels.vectors * k.V) + j * k.V
-                _turn(k, src, dst.at(b), band, (c, channels.end), j * k.V)
+        for v in k.range(channels.blocks * channels.vectors):
+            lane = v % channels.vectors * k.V
+            _turn(k, src, dst.at(v // channels.vectors), band, (channels.c0 + v * k.V, channels.end), lane)
         return
     whole_row = k.vector(0, channels.vectors)
     for i in k.range(band.ni):
@@ -118,7 +117,7 @@ def _copy_elements(k: Kernel, line: View, dst: View, pixel: tuple[Int, Int], cha
             dst[b, at, c] = 0.0
 
 
-def _turn(k: Kernel, src: View, dst: View, band: Band, channel: tuple[Int, Int], lane: int) -> None:
+def _turn(k: Kernel, src: View, dst: View, band: Band, channel: tuple[Int, Int], lane: Int) -> None:
     """One vector of channels: V rows of V pixels are loaded, transposed and stored by pixel."""
     (c0, end), V, step = channel, k.V, band.step
     if not isinstance(step, int):

@@ -157,10 +157,10 @@ def _dense_taps(p: Problem) -> bool:
 def _tiles(p: Problem, lanes: int) -> list[int]:
     """Register tiles as vectors · 10 + taps, the default first; taps 0: lanes over a filter's elements."""
     tiles = [11, 21] if lanes >= p.C else [21, 11]
-    if p.S == 3 and (p.sw, p.dil_w) == (1, 1):
+    if p.S == 3 and p.sw * p.dil_w == 1:
         tiles.insert(0, 10 + p.S)
     if p.dil_w == 1 and p.R * p.S > 1 and p.C in range(1, lanes + 1):
-        tiles.insert(0 if 2 * p.C <= lanes else len(tiles), 20)
+        tiles.insert(0 if p.C * 2 <= lanes else len(tiles), 20)
     return tiles
 
 

@@ -160,7 +160,7 @@ def _tiles(p: Problem, lanes: int) -> list[int]:
     if p.S == 3 and p.sw * p.dil_w == 1:
         tiles.insert(0, 10 + p.S)
     if p.dil_w == 1 and p.R * p.S > 1 and p.C in range(1, lanes + 1):
-        tiles.insert(0 if p.C * 2 <= lanes else len(tiles), 20)
+        tiles.insert(0 if lanes >= 2 * p.C else len(tiles), 20)
     return tiles
 
 

@@ -66,14 +66,14 @@ def _numpy(name: str) -> np.dtype[Any]:
 
 
 def dtype(of: Any, argument: str = "dtype") -> DType:
-    """The DType of a DType, a name ("f32", "float32") or anything that NumPy takes for a dtype.
+    """The DType of a DType, a name ("f32", "float32") or a dtype or type of NumPy's.
 
     Raises DTypeError naming `argument` for a type that vlug does not have.
     """
     if isinstance(of, DType):
         return of
     name = of if isinstance(of, str) else getattr(of, "name", None)
-    if not isinstance(name, str) or name not in _NAMES:
+    if not isinstance(name, str) or (name not in _NAMES and not isinstance(of, str)):
         try:
             name = np.dtype(of).name
         except TypeError:

@@ -102,6 +102,11 @@ class Graph(Methods):
             if names is not None
             else [self.fresh(o.rstrip("?")) for o in op.outputs[: len(inferred)]]
         )
+        if len(wanted) > len(op.outputs):
+            n = len(op.outputs)
+            raise BadInput(
+                f"{op.name}: {len(wanted)} names came, but {op.name} has {n} output{'s' * (n > 1)}"
+            )
         wanted += ["_"] * (len(op.outputs) - len(wanted))
         for port, name in zip(op.outputs[len(inferred) :], wanted[len(inferred) :]):
             if name is not None and name != "_":
@@ -239,12 +244,14 @@ class Graph(Methods):
         known: set[str] = set()
         for at, node in enumerate(self.nodes):
             words = [node.op.name]
+            free_until_here = True  # a bare name is read as the first port that is still free
             for port, name in zip(node.op.inputs, node.inputs):
                 if name is None:
+                    free_until_here = False
                     continue
                 port = port.rstrip("?")
                 if name in known:
-                    words.append(f"{port}={name}")
+                    words.append(name if free_until_here else f"{port}={name}")
                 else:
                     label = port if name == port else f"{port}:{name}"
                     words.append(f"{label}={self.tensors[name].spec}")

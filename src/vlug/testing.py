@@ -40,6 +40,8 @@ __all__ = [
     "compare",
     "derive",
     "fill",
+    "of_dtype",
+    "problem_lines",
     "run_program",
     "store",
     "tolerance",
@@ -553,3 +555,13 @@ def _run_guarded(
             raise Mismatch(f"{what}\n  {t.name}: memory between its elements was written to")
         held[t.name] = (kept, memory)
     return {t.name: held[t.name][0] for t in g.outputs}
+
+
+# --- made-up problems ---
+def problem_lines(name: str) -> Any:
+    """A hypothesis strategy of small valid problem lines of an operation (needs hypothesis)."""
+    from hypothesis import strategies as st
+
+    from vlug.testing_lines import LINES
+
+    return st.builds(LINES[name], st.integers(0, 2**32 - 1))

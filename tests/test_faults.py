@@ -1,14 +1,17 @@
 """Known faults of libraries of this kind, each as a small case with its right value.
 
 The letters are those of the list of public reports that the cases retell: A refusals, B empty and degenerate
-shapes, D normalisation, E convolution, F pooling, H plans and workspaces. vlug's own warnings are errors here,
-so a case that no fast engine takes fails too.
+shapes, D normalisation, E convolution, F pooling, H plans and workspaces. vlug's own warnings are errors
+here, so a case that no fast engine takes fails too.
 """
 
 from __future__ import annotations
 
 import itertools
 import mmap
+import os
+import subprocess
+import sys
 from typing import Any
 
 import ml_dtypes
@@ -277,12 +280,12 @@ def test_e5_groups_of_a_transposed_convolution_are_concatenated() -> None:
     ],
 )
 def test_e11_workspace_is_bounded(tail: str) -> None:
-    """No more than the tensors' own bytes (in fp32) and 8 MiB a thread; bf16 needs no more than fp32."""
+    """No more than the tensors' own bytes in fp32 and 8 MiB a thread, for bf16 as for fp32."""
     wide, narrow = (plan(tail.format(k), allow_reference=False) for k in ("", ":bf16"))
     own = sum(t.numel * 4 for t in (*wide.graph.inputs, *wide.graph.outputs))
     for threads in (1, 2, 8):
-        assert wide.workspace_size(threads) <= own + threads * (8 << 20)
-        assert narrow.workspace_size(threads) <= wide.workspace_size(threads) * 1.01 + 4096
+        for p in (wide, narrow):
+            assert p.workspace_size(threads) <= own + threads * (8 << 20)
 
 
 def test_e13_strides_of_size_one_dimensions_mean_nothing() -> None:
@@ -346,6 +349,29 @@ def test_f5_two_layouts_in_sequence() -> None:
 
 
 # --- H: plans and workspaces ---
+def test_code_loads_wherever_memory_lies() -> None:
+    """Big mappings between loads put sections of an object far apart: its offsets have 32 bits."""
+    code = """
+import mmap, random
+from vlug.codegen import jit
+from vlug.codegen.isa import base_isa
+text = '@c{0} = private constant [4 x double] [double 1.0, double 2.0, double 3.0, double {0}.0]\\n' \\
+    'define double @f{0}(i64 %k) {{ %p = getelementptr [4 x double], ptr @c{0}, i64 0, i64 %k\\n' \\
+    '%v = load double, ptr %p\\nret double %v }}'
+r, kept = random.Random(1), []
+for i in range(300):
+    jit.load(jit._emit_text(text.format(i), base_isa()), [f'f{i}'])
+    if r.random() < 0.5:
+        size = r.choice([4096, 1 << 20, (1 << 33) + 4096 * r.randint(0, 9)])
+        kept.append(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000))
+    if r.random() < 0.4 and kept:
+        kept.pop(r.randrange(len(kept))).close()
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_h1_new_sizes_compile_nothing_new() -> None:
     from vlug.codegen import jit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from vlug.ops import OPERATIONS
@@ -112,8 +112,8 @@ def _pool(name: str, seed: int) -> str:
     w = _window(r, r.choice([1, 2, 2, 2, 3]), True)
     is_max = name.startswith("max")
     if not is_max:
-        w = _Window(w.size, w.window, [min(p, d // 2) for p, d in zip(w.pre, w.window)],
-                    [min(p, d // 2) for p, d in zip(w.post, w.window)], w.stride, [1] * len(w.size))  # fmt: skip
+        pre, post = ([min(p, d // 2) for p, d in zip(pads, w.window)] for pads in (w.pre, w.post))
+        w = replace(w, pre=pre, post=post, dilation=[1] * len(w.size))
         w.size[:] = [max(s, d) for s, d in zip(w.size, w.window)]
     n, c = r.choice([0, 1, 2]), r.choice([0, 1, 3, 5, 17])
     x, ceil = _dims(n, c, *w.size), r.random() < 0.3

@@ -169,7 +169,9 @@ def load(obj: bytes, exports: Sequence[str], imports: Mapping[str, int] | None =
         if not _jit:
             llvm.initialize_native_target()
             llvm.initialize_native_asmprinter()
-            _jit.append(llvm.create_lljit_compiler())
+            # JITLink lays the sections of an object side by side. RuntimeDyld asks for each on its own, and
+            # aborts the process where a big mapping has come between them (offsets have 32 bits).
+            _jit.append(llvm.create_lljit_compiler(use_jit_link=True))
         b = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
         for name in exports:
             b.export_symbol(name)

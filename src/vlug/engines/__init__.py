@@ -14,6 +14,7 @@ __all__ = ["engine", "engines"]
 # "module:class", the first preferred among those expected to be equally fast. Strings, so that nothing is
 # imported (LLVM least of all) before a plan is made. The reference engine stays last.
 ORDER: tuple[str, ...] = (
+    "cpu.depthwise:DepthwiseEngine",
     "cpu.conv_nchw:ConvNCHW",
     "cpu.conv_nhwc:ConvNHWC",
     "cpu.conv_wgrad:ConvWgrad",

@@ -10,7 +10,7 @@ from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, maximum, select
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units
-from vlug.engines.cpu.kernels.window import Line, covering, inside, interleave, loader, span
+from vlug.engines.cpu.kernels.window import Line, Reach, covering, gather_row, inside, loader, span
 
 __all__ = [
     "avg_backward_planes",
@@ -148,44 +148,6 @@ def max_rows(k: Kernel, kinds: tuple[str, ...], outer: int, dilation: int, index
                     where[c] = place.to("i64")
 
 
-def _gather_planes(k: Kernel, w: Line, taps: int, unit: bool, rows: tuple[Int, Int], dx: View, dtype: str,
-                   share: Any) -> None:  # fmt: skip
-    """A row of dx: element w = stride · t + b - pad asks the windows t - j. share(p, q, columns) is what the
-    windows q (lanes) of result row p give to these columns (lanes of the same windows' phase b)."""
-    p0, p1 = rows
-    stride = w.stride
-    reach = (w.taps - 1) * w.dilation
-    first, last = w.pad // stride, (w.size - 1 + w.pad) // stride + 1
-    if isinstance(stride, int) and taps and isinstance(reach, int):
-        phases = [range(max((reach - b) // stride + 1, 0) if b <= reach else 0) for b in range(stride)]
-        for t in k.vectors(first, last):
-            sums = [k.var(k.zeros(1, dtype)) for _ in phases]
-            columns = [k.positions(t * stride + (b - w.pad), "i32") for b in range(stride)]
-            windows = [inside(k, t - j, w.out)[0] for j in range(max(map(len, phases)))]
-            for p in k.range(p0, p1):
-                for j, q in enumerate(windows):
-                    wanted = [b for b, js in enumerate(phases) if j in js]
-                    for b, v in zip(wanted, share(p, q, [columns[b] for b in wanted])):
-                        sums[b] += v
-            if stride == 1:
-                dx[t - w.pad] = sums[0]
-            else:
-                for half, v in enumerate(interleave(k, sums[0], sums[1])):
-                    lanes, _ = inside(k, k.vector(t.base * 2 - w.pad + half * k.V), w.size)
-                    dx[lanes] = v
-        return
-    for phase in k.range(stride):
-        count = k.floor_div(reach - phase, stride) + 1  # windows that cover a column of this phase
-        for t in k.vectors(first, last):
-            total = k.var(k.zeros(1, dtype))
-            column, at = inside(k, t * stride + (phase - w.pad), w.size)
-            for p in k.range(p0, p1):
-                for back in k.range(count):
-                    (v,) = share(p, inside(k, t - back, w.out)[0], [at])
-                    total += v
-            dx[column] = total
-
-
 def max_backward_planes(k: Kernel, kinds: tuple[str, ...], outer: int, S: int, sw: int, dilation: int,
                         unit: bool) -> None:  # fmt: skip
     """Tensors: dy index dx."""
@@ -197,11 +159,11 @@ def max_backward_planes(k: Kernel, kinds: tuple[str, ...], outer: int, S: int, s
         base = k.to_int(row * w.size, "i32")
         places, grads = index.at(*o), dy.at(*o)
 
-        def share(p: Int, q: Lanes, columns: list[Val]) -> list[Val]:
-            place, g = places[p, q].to("i32"), grads[p, q]  # noqa: B023
-            return [select(place.eq(c + base), g, 0.0) for c in columns]  # noqa: B023
+        def share(p: Int, r: Reach) -> list[Val]:
+            place, g = places[p, r.q].to("i32"), grads[p, r.q]  # noqa: B023
+            return [select(place.eq(c + base), g, 0.0) for c in r.columns]  # noqa: B023
 
-        _gather_planes(k, w, S, unit, covering(k, h, row), dx.at(*o, row), _dtype(kinds[0]), share)
+        gather_row(k, w, covering(k, h, row), dx.at(*o, row), _dtype(kinds[0]), share)
 
 
 def max_backward_rows(k: Kernel, kinds: tuple[str, ...], outer: int, sh: int, sw: int, dilation: int) -> None:
@@ -297,15 +259,18 @@ def avg_backward_planes(k: Kernel, kinds: tuple[str, ...], outer: int, S: int, s
     for o, row in _row_units(k, O, h.size):
         grads = dy.at(*o)
 
-        def share(p: Int, q: Lanes, columns: list[Val]) -> list[Val]:
+        def weight(q: Lanes) -> Val:
             if divisor:
-                count = k.full(k.scalar("divisor", dtype), 1, dtype)
-            else:
-                count = _counts(k, w, q, "w").to(dtype) * k.to_float(_count(k, h, p, "h"), dtype)
-            v = grads[p, q] / k.valid(q, count, 1.0)  # noqa: B023
-            return [v] * len(columns)
+                return k.full(1.0 / k.scalar("divisor", dtype), 1, dtype)
+            return 1.0 / k.valid(q, _counts(k, w, q, "w").to(dtype), 1.0)
 
-        _gather_planes(k, w, S, unit, covering(k, h, row), dx.at(*o, row), dtype, share)
+        def share(p: Int, r: Reach) -> list[Val]:
+            v = grads[p, r.q] * r.extra  # noqa: B023
+            if not divisor:
+                v = v * (1.0 / k.to_float(_count(k, h, p, "h"), dtype))
+            return [v] * len(r.phases)
+
+        gather_row(k, w, covering(k, h, row), dx.at(*o, row), dtype, share, weight)
 
 
 def avg_backward_rows(k: Kernel, kinds: tuple[str, ...], outer: int, sh: int, sw: int, divisor: bool) -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, shuffle
 
-__all__ = ["Line", "covering", "inside", "interleave", "loader", "span"]
+__all__ = ["Line", "Reach", "covering", "gather_row", "inside", "interleave", "loader", "span"]
 
 
 @dataclass(frozen=True)
@@ -99,3 +100,68 @@ def interleave(k: Kernel, a: Val, b: Val) -> tuple[Val, Val]:
     V = k.V
     low = [i // 2 + (V if i % 2 else 0) for i in range(V)]
     return shuffle(a, b, low), shuffle(a, b, [i + V // 2 for i in low])
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Windows that a vector of columns asks: those `back` windows before the last one that spans them.
+
+    q: the windows (lanes); phases: the columns' remainders by the stride, one for each vector of `columns`
+    (i32); extra: what `prepare` made of q, outside the loop over rows.
+    """
+
+    q: Lanes
+    back: Int
+    phases: list[Int]
+    columns: list[Val]
+    extra: Any
+
+
+def gather_row(
+    k: Kernel,
+    w: Line,
+    rows: tuple[Int, Int],
+    dx: View,
+    dtype: str,
+    share: Callable[[Int, Reach], list[Val]],
+    prepare: Callable[[Lanes], Any] = lambda q: None,
+) -> None:
+    """A row of dx: column = stride · t + phase - pad asks the windows t - back.
+
+    share(p, reach): what the windows of result row p give to the reach's columns. Taps, stride and dilation
+    of w that are all constant make straight code, otherwise loops and scattered stores.
+    """
+    stride = w.stride
+    reach = (w.taps - 1) * w.dilation
+    first, last = w.pad // stride, (w.size - 1 + w.pad) // stride + 1
+    if isinstance(stride, int) and isinstance(reach, int) and stride <= 2:
+        windows = [(reach - b) // stride + 1 if b <= reach else 0 for b in range(stride)]
+        for t in k.vectors(first, last):
+            sums = [k.var(k.zeros(1, dtype)) for _ in windows]
+            columns = [k.positions(t * stride + (b - w.pad), "i32") for b in range(stride)]
+            asked = []
+            for j in range(max(windows)):
+                q = inside(k, t - j, w.out)[0]
+                phases = [b for b, n in enumerate(windows) if j < n]
+                asked.append(Reach(q, j, [*phases], [columns[b] for b in phases], prepare(q)))
+            for p in k.range(*rows):
+                for r in asked:
+                    for b, v in zip(r.phases, share(p, r)):
+                        sums[b] += v  # type: ignore[index]
+            if stride == 1:
+                dx[t - w.pad] = sums[0]
+            else:
+                for half, v in enumerate(interleave(k, sums[0], sums[1])):
+                    dx[inside(k, k.vector(t.base * 2 - w.pad + half * k.V), w.size)[0]] = v
+        return
+    for phase in k.range(stride):
+        count = k.floor_div(reach - phase, stride) + 1
+        for t in k.vectors(first, last):
+            total = k.var(k.zeros(1, dtype))
+            column, at = inside(k, t * stride + (phase - w.pad), w.size)
+            for p in k.range(*rows):
+                for back in k.range(count):
+                    q = inside(k, t - back, w.out)[0]
+                    (v,) = share(p, Reach(q, back, [phase], [at], prepare(q)))
+                    total += v
+            dx[column] = total

@@ -18,6 +18,7 @@ ORDER: tuple[str, ...] = (
     "cpu.conv_nchw:ConvNCHW",
     "cpu.conv_nhwc:ConvNHWC",
     "cpu.conv_wgrad:ConvWgrad",
+    "cpu.matmul:Matmul",
     "cpu.norm:BatchnormEngine",
     "cpu.pool:PoolEngine",
     "cpu.softmax:SoftmaxEngine",

@@ -47,12 +47,20 @@ class Band:
 
 @dataclass(frozen=True)
 class Channels:
-    """Which channels: `blocks` blocks of `vectors` vectors from c0 on; those from `end` on are not read."""
+    """Which channels: `blocks` blocks of `vectors` vectors from c0 on; those from `end` on are not read.
+
+    width: channels of a block, at most its lanes. Where less, pixels lie `width` lanes apart in dst, each
+    overwrites what the one before it wrote too much, and a block needs a vector of slack.
+    """
 
     c0: Int
     end: Int
     blocks: Int
     vectors: int
+    width: int = 0
+
+    def step(self, V: int) -> int:
+        return self.width or self.vectors * V
 
 
 def pack(k: Kernel, how: str, src: View, dst: View, band: Band, channels: Channels) -> None:
@@ -62,9 +70,10 @@ def pack(k: Kernel, how: str, src: View, dst: View, band: Band, channels: Channe
     channel; otherwise they are zeros.
     """
     if how == "w":
+        step = channels.step(k.V)
         for v in k.range(channels.blocks * channels.vectors):
-            lane = v % channels.vectors * k.V
-            _turn(k, src, dst.at(v // channels.vectors), band, (channels.c0 + v * k.V, channels.end), lane)
+            b, lane = v // channels.vectors, v % channels.vectors * k.V
+            _turn(k, src, dst.at(b), band, (channels.c0 + b * step + lane, channels.end), lane)
         return
     whole_row = k.vector(0, channels.vectors)
     for i in k.range(band.ni):
@@ -94,13 +103,13 @@ def pack(k: Kernel, how: str, src: View, dst: View, band: Band, channels: Channe
 
 def _copy_vectors(k: Kernel, line: View, dst: View, pixel: tuple[Int, Int], channels: Channels) -> None:
     """All channels of a pixel, in the order in which they lie in memory."""
-    (w, at), width = pixel, channels.vectors * k.V
+    (w, at), width = pixel, channels.step(k.V)
     count = channels.end - channels.c0
-    whole = k.min(count // width, channels.blocks)
+    whole = k.min(k.max(count - channels.vectors * k.V + width, 0) // width, channels.blocks)
     line = View(k, line.ptr, (1, 1), (line.strides[0], 1), line.elem.name)
     for b in k.range(whole):
         lanes = k.vector(b * width, channels.vectors)
-        dst[b, at, lanes.local()] = line[w, lanes]
+        dst[b, at, k.vector(0, channels.vectors)] = line[w, lanes]
     for b in k.range(whole, channels.blocks):
         left = count - b * width
         lanes = Lanes(k, b * width, [k.mask(left - j * k.V) for j in range(channels.vectors)])
@@ -108,7 +117,7 @@ def _copy_vectors(k: Kernel, line: View, dst: View, pixel: tuple[Int, Int], chan
 
 
 def _copy_elements(k: Kernel, line: View, dst: View, pixel: tuple[Int, Int], channels: Channels) -> None:
-    (w, at), width = pixel, channels.vectors * k.V
+    (w, at), width = pixel, channels.step(k.V)
     for b in k.range(channels.blocks):
         count = k.min(channels.end - channels.c0 - b * width, width)
         for c in k.range(count):

@@ -314,6 +314,22 @@ def test_error_codes(isa):
         call(fails, isa, [y], {"n": 101})
 
 
+def divisions(k: Kernel):
+    a, b = k.size("a"), k.size("b")
+    y = k.view(5)
+    for _ in k.parallel(1):
+        k.scratch(a // b + a % b)
+        for i, v in enumerate((a // b, a % b, 7 // b, 7 % b, k.floor_div(0 - a, b))):
+            y[i] = k.to_float(v)
+
+
+def test_dividing_by_a_size_of_zero_is_no_trap(isa):
+    for a, b in ((7, 2), (12, 5), (9, 0), (0, 0), (3, 100)):
+        y, by = empty(5, np.float32), b or 1
+        call(divisions, isa, [y], {"a": a, "b": b})
+        assert y.tolist() == [a // by, a % by, 7 // by, 7 % by, -a // by]
+
+
 def table(k: Kernel):
     """Taps by a table of int64 offsets: y[i] = sum over t of x[i + offsets[t]]."""
     n, T = k.size("n"), k.size("T")
@@ -429,7 +445,18 @@ def test_misuse_is_refused():
         for _ in k.parallel(1):
             k.scratch(t[0].idx())
 
-    wrong = ((leaves, "break"), (nested, "nest"), (escapes, "outside"), (guesses, "follow from sizes"))
+    def late(k: Kernel):
+        for _ in k.range(k.size("n")):
+            s = k.var(k.zeros())
+        s += 1.0
+
+    def outside(k: Kernel):
+        s = k.var(k.zeros())
+        for _ in k.parallel(3):
+            s += 1.0
+
+    wrong = ((late, "variable was set"), (outside, "variable was set"), (leaves, "break"), (nested, "nest"),
+             (escapes, "outside"), (guesses, "follow from sizes"))
     for build, message in wrong:
         with pytest.raises((RuntimeError, ValueError), match=message):
             jit.generate(build, AVX2)

@@ -254,8 +254,9 @@ class Builder:
             return a
         if isinstance(b, int) and b & (b - 1) == 0:
             return Idx(self, self.op("ashr", self.raw(a), I64(b.bit_length() - 1)))
-        q = self.op("sdiv", self.raw(a), self.raw(b))
-        r = self.op("sub", self.raw(a), self.op("mul", q, self.raw(b)))
+        by = I64(b) if isinstance(b, int) else b.divisor()
+        q = self.op("sdiv", self.raw(a), by)
+        r = self.op("sub", self.raw(a), self.op("mul", q, by))
         less = self.op("zext", self.op("icmp_signed", "<", r, I64(0)), I64)
         return Idx(self, self.op("sub", q, less))
 

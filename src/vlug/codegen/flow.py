@@ -20,6 +20,15 @@ class Flow(Builder):
         self._live = [weakref.ref(v) for v in live]
         return live
 
+    def _end(self, live: list[Var]) -> None:
+        """A loop or branch is over: variables made inside are no longer carried."""
+        outer = {id(v) for v in live}
+        for r in self._live:
+            v = r()
+            if v is not None and id(v) not in outer:
+                v.scope = None
+        self._live = [weakref.ref(v) for v in live]
+
     def _phis(self, vs: list[Any], block: Any) -> list[Any]:
         out = [self.b.phi(v.type) for v in vs]
         for phi, v in zip(out, vs):
@@ -72,7 +81,7 @@ class Flow(Builder):
         b.position_at_end(end)
         if not known:
             self._merge(live, before, pre, cur)
-        self._live = [weakref.ref(x) for x in live]
+        self._end(live)
 
     def range(self, lo: Int, hi: Int | None = None, step: Int = 1, unroll: int = 1) -> Iterator[Int]:
         """A loop; with unroll the body is emitted that often, and the rest follows one at a time."""
@@ -131,7 +140,7 @@ class Flow(Builder):
             b.position_at_end(pre)
             for x, v in zip(live, before):
                 x.v = v
-            self._live = [weakref.ref(x) for x in live]
+            self._end(live)
             return
         then, end = self.fn.append_basic_block("then"), self.fn.append_basic_block("end")
         b.cbranch(self.use(cond.v[0]), *((then, end) if sense else (end, then)))
@@ -141,7 +150,7 @@ class Flow(Builder):
         b.branch(end)
         b.position_at_end(end)
         self._merge(live, before, pre, cur)
-        self._live = [weakref.ref(x) for x in live]
+        self._end(live)
 
     def unless(self, cond: Val | bool) -> Any:
         """What stands inside runs where the condition does not hold."""

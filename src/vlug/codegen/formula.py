@@ -12,8 +12,8 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
+    "//": lambda a, b: a // (b or 1),
+    "%": lambda a, b: a % (b or 1),
     "min": min,
     "max": max,
 }

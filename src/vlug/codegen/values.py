@@ -33,7 +33,8 @@ def joined(a: Formula | None, b: Formula | None, op: str) -> Formula | None:
 class Idx:
     """An integer known at run time: an i64 plus a Python constant, which becomes an address displacement.
 
-    `//` and `%` are for operands that are not negative; `Kernel.floor_div` takes any.
+    `//` and `%` are for operands that are not negative; `Kernel.floor_div` takes any. A divisor of 0 (an
+    empty tensor's size) counts as 1: a trap would end the process.
     """
 
     __slots__ = ("base_formula", "k", "multiple", "off", "v")
@@ -84,17 +85,26 @@ class Idx:
             return Idx(self.k, v, self.off * o, self.multiple * o, joined(self.base_formula, (o,), "*"))
         return self._new("mul", "*", o, flags=("nsw",)) if isinstance(o, Idx) else NotImplemented
 
+    def divisor(self) -> Any:
+        """The LLVM value to divide by."""
+        v = self.raw()
+        return self.k.op("select", self.k.op("icmp_signed", "==", v, I64(0)), I64(1), v)
+
+    def _divide(self, name: str, sign: str, a: Int, b: Int) -> Idx:
+        by = I64(b) if isinstance(b, int) else b.divisor()
+        return Idx(self.k, self.k.op(name, self.k.raw(a), by), formula=combine(sign, a, b))
+
     def __floordiv__(self, o: Int) -> Idx:
-        return self if isinstance(o, int) and o == 1 else self._new("udiv", "//", o)
+        return self if isinstance(o, int) and o == 1 else self._divide("udiv", "//", self, o)
 
     def __rfloordiv__(self, o: int) -> Idx:
-        return Idx(self.k, self.k.op("udiv", I64(o), self.raw()), formula=combine("//", o, self))
+        return self._divide("udiv", "//", o, self)
 
     def __mod__(self, o: Int) -> Int:
-        return 0 if isinstance(o, int) and o == 1 else self._new("urem", "%", o)
+        return 0 if isinstance(o, int) and o == 1 else self._divide("urem", "%", self, o)
 
     def __rmod__(self, o: int) -> Idx:
-        return Idx(self.k, self.k.op("urem", I64(o), self.raw()), formula=combine("%", o, self))
+        return self._divide("urem", "%", o, self)
 
     def __lt__(self, o: Int) -> Any: return self.k.compare("<", self, o)
     def __le__(self, o: Int) -> Any: return self.k.compare("<=", self, o)
@@ -279,12 +289,21 @@ class Val:
 
 
 class Var(Val):
-    """A Val that loops carry: `s += x` inside a loop becomes a phi."""
+    """A Val that loops carry: `s += x` inside a loop becomes a phi.
 
-    __slots__ = ()
+    It belongs to the loop, branch or parallel region that made it, and can be set only there.
+    """
+
+    __slots__ = ("scope",)
+
+    def __init__(self, k: Builder, v: Iterable[Any]):
+        super().__init__(k, v)
+        self.scope: Any = k.fn  # the function that carries it; None once its loop or branch has ended
 
     def set(self, o: Any) -> None:
         """New value; a value of fewer registers (a tail) replaces the first ones."""
+        if self.scope is not self.k.fn:
+            raise RuntimeError("a variable was set outside the loop, branch or parallel region that made it")
         o = self.k.val(o, self)
         if isinstance(self.v[0].type, ir.VectorType):
             o = self.k.splat(o)

@@ -105,7 +105,7 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
 
     groups, bands, chunks = k.ceil_div(N, NI), size("bands"), k.ceil_div(K, KC)
     units = G * groups * bands * chunks
-    n = k.min(parts, units)
+    n = k.max(k.min(parts, units), 1)  # no unit at all where the result is empty
     per = k.ceil_div(units, n)
     for lo, hi in k.chunk(n):
         xs = k.scratch(CB * channel)
@@ -205,8 +205,8 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
     images = 1
     while images < c.N and images * c.cols.count < 48 and c.N // (2 * images) >= 2:
         images *= 2
-    pitch = images * (c.cols.count + c.cols.high - c.cols.low)
-    chunk = min(c.K, 512)
+    pitch = max(1, images * (c.cols.count + c.cols.high - c.cols.low))
+    chunk = max(1, min(c.K, 512))
     phases = len(c.rows.phases) * len(c.cols.phases)
     band = max(1, min(c.rows.count, device.l2 // 2 // (4 * chunk * pitch * phases)))
     band = divide(c.rows.count, min(band, max(1, 1024 // pitch)))

@@ -135,7 +135,7 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
     one_slot = size("sums").eq(1)
     groups, bands, chunks = k.ceil_div(N, NI), size("bands"), k.ceil_div(K, KC)
     units = G * groups * bands * chunks
-    parts_here = k.min(parts, units)
+    parts_here = k.max(k.min(parts, units), 1)  # no unit at all where the result is empty
     per = k.ceil_div(units, parts_here)
     for lo, hi in k.chunk(parts_here):
         pixels = size("pixels")
@@ -233,8 +233,8 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
     images = 1
     while images < c.N and images * c.cols.count * c.rows.count < 196 and c.N // (2 * images) >= 2:
         images *= 2
-    row = images * (c.cols.count + c.cols.high - c.cols.low)
-    chunk = min(c.K, 512)
+    row = max(1, images * (c.cols.count + c.cols.high - c.cols.low))
+    chunk = max(1, min(c.K, 512))
     phases = len(c.rows.phases) * len(c.cols.phases)
     band = device.l2 // 8 // (4 * c_block * row * planes)
     if c_block < c.C:

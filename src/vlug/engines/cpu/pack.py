@@ -66,7 +66,7 @@ def pack_weights(
     wp = k.shared(G * panels, C * taps, width)
     step = max(width, V)  # outputs packed together: one wide panel or several narrow ones
     blocks = k.ceil_div(K, step)
-    n = k.min(parts, G * blocks)
+    n = k.max(k.min(parts, G * blocks), 1)
     per = k.ceil_div(G * blocks, n)
     for lo, hi in k.chunk(n):
         square = k.scratch(V, V)

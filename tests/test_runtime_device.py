@@ -39,6 +39,26 @@ def test_vlug_isa_caps_the_host():
             tables.isa_of(device.host())
 
 
+@pytest.mark.parametrize(("files", "cores"), [
+    ({"cpu.max": "150000 100000\n"}, 2), ({"cpu.max": "max 100000\n"}, 1 << 20),
+    ({"cpu.max": "50000 100000"}, 1),
+    ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+    ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1 << 20), ({}, 1 << 20),
+])
+def test_a_containers_quota(monkeypatch, files, cores):
+    def read(path):
+        name = str(path).removeprefix("/sys/fs/cgroup/")
+        if name not in files:
+            raise FileNotFoundError(path)
+        return files[name]
+
+    monkeypatch.setattr(device.Path, "read_text", read)
+    device._quota.cache_clear()
+    assert device._quota() == cores
+    monkeypatch.undo()
+    device._quota.cache_clear()
+
+
 def test_features_decide():
     for isa, needs in device.ISA_NEEDS.items():
         best = device.best_isa(frozenset(needs))

@@ -102,11 +102,29 @@ def _cpuinfo() -> tuple[str, frozenset[str]]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Cores that this process may keep busy: its affinity, within the quota of its control group."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    return max(1, min(cores, _quota()))
+
+
+@cache
+def _quota() -> int:
+    """Cores that a container's CPU quota comes to (cgroup v2 or v1), rounded up; many if there is none."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            root = Path("/sys/fs/cgroup/cpu")
+            quota = (root / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return 1 << 20
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return 1 << 20
+    return -(-int(quota) // int(period))
 
 
 def _cache_bytes(level: int, default: int) -> int:

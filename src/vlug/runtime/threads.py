@@ -17,6 +17,7 @@ __all__ = [
     "Env",
     "Pool",
     "current_pool",
+    "describe",
     "find_pool",
     "forked",
     "register",
@@ -123,6 +124,12 @@ def thread_count() -> int:
     text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     cores = usable_cores()
     return min(int(text), 1024) if text.isdigit() and int(text) > 0 else cores
+
+
+def describe() -> str:
+    """What vlug's own calls run on, for `vlug info`."""
+    n = thread_count() if current_pool().parallel else 1
+    return f"{n} thread{'s' * (n != 1)}, {current_pool().describe()}"
 
 
 def register(env: Env) -> Env:

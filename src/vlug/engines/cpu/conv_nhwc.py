@@ -39,8 +39,8 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
     x = k.view(N, src_h, src_w, G * C, dtype=dtype, strides=[
         size("src_n"), size("src_y"), size("src_x"), 1])  # fmt: skip
     w = k.view(1, 1, 1, dtype=dtype, strides=[size("w_g"), size("w_o"), 1])
-    y = k.view(N, dst_h, dst_w, G * K, dtype=dtype, strides=[
-        size("dst_n"), size("dst_y"), size("dst_x"), 1])  # fmt: skip
+    y_n, y_h, y_w = size("dst_n"), size("dst_y"), size("dst_x")
+    y = k.view(N, dst_h, dst_w, G * K, dtype=dtype, strides=[y_n, y_h, y_w, 1])
     b = k.view(G * K, dtype=dtype) if bias else None
     NI, HB, KC = size("images"), size("band"), size("k_chunk", multiple=B)
     width, first, valid, lead, plane, low = (
@@ -74,7 +74,7 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                         whole = k.ceil_div(k.max(src_w - residue, 0), col_step)
                         for reads in k.either(inside):
                             for j in k.range(k.min(valid, k.max(whole - first, 0))):
-                                for c in k.vectors(count):
+                                for c in k.vectors(count, by=min(4, -(-c_block // k.V))):
                                     if reads:
                                         v = x[n0 + image, h, (first + j) * col_step + residue, c + c0]
                                         xs[to + j, c] = v
@@ -85,26 +85,27 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
         v = v if b is None else v + b[lanes]
         return maximum(v, 0.0) if relu else v
 
-    class Run:
-        """One run of a tile: where its first pixel lies in scratch and in y, how many pixels it has."""
+    def find_runs(table: View, n0: Int, i0: Int, phase: Int) -> None:
+        """Of each run of the unit: where it begins in scratch and in y, how many of its pixels are in y."""
+        a, f = phase // col_phases, phase % col_phases
+        row = (dst_w - f + col_out - 1) // col_out
+        for image in k.range(NI):
+            for i in k.range(HB):
+                h, n, at = (i0 + i) * row_out + a, n0 + image, (image * HB + i) * row_runs
+                inside = (h < dst_h) & (n < N)
+                for j in k.range(row_runs):
+                    table[at + j, 0] = k.to_int((i * pitch + image * width + j * run) * step)
+                    table[at + j, 1] = k.to_int(n * y_n + h * y_h + (j * (run * col_out) + f) * y_w)
+                    count = k.max(k.min(row - j * run, run), 0)
+                    table[at + j, 2] = k.to_int(k.choose(inside, count, 0))
+        for i in range(3):  # a partner for the last, if it has none
+            table[runs, i] = k.to_int(0)
 
-        def __init__(self, u: Int, n0: Int, i0: Int, phase: Int):
-            inside = u < runs
-            u = k.choose(inside, u, 0)
-            j, rest = u % row_runs * run, u // row_runs
-            i, image = rest % HB, rest // HB
-            self.at = i * pitch + image * width + j
-            a, f = phase // col_phases, phase % col_phases
-            h, n = (i0 + i) * row_out + a, n0 + image
-            self.y = View(k, y.addr(n, h, j * col_out + f, 0), (1, 1), (y.strides[2] * col_out, 1), dtype)
-            count = k.min(run, (dst_w - f + col_out - 1) // col_out - j)
-            self.count = k.choose(inside & (h < dst_h) & (n < N), k.max(count, 0), 0)
-
-    def reduce_tile(xs: View, table: View, panel: View, length: Int, two: list[Run], mine: View, c0: Int,
+    def reduce_tile(xs: View, table: View, panel: View, length: Int, two: list[View], mine: View, c0: Int,
                     c1: Int, channel0: Int, o: Int) -> None:  # fmt: skip
         """The tile's sum over a block of channels; after the last block, to the tensor."""
         acc = [k.var(k.zeros(NR)) for _ in range(2 * run)]
-        every, from_ = k.vector(0, NR), [View(k, xs.addr(r.at, 0), (1,)) for r in two]
+        every, from_ = k.vector(0, NR), [View(k, xs.addr(0, r[0].idx()), (1,)) for r in two]
         with k.unless(k.compare("==", c0, 0)):
             for i, s in enumerate(acc):
                 s.set(mine[i, every])
@@ -118,19 +119,21 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                 for i, s in enumerate(acc):
                     mine[i, every] = s
                 continue
-            full = two[0].count.eq(run) & two[1].count.eq(run) & (o + B <= K)
+            counts = [r[2].idx() for r in two]
+            to = [View(k, y.addr(0, 0, 0, r[1].idx()), (1, 1), (y_w * col_out, 1), dtype) for r in two]
+            full = counts[0].eq(run) & counts[1].eq(run) & (o + B <= K)
             for whole in k.either(full):
                 if whole:
                     for i, s in enumerate(acc):
-                        two[i // run].y[i % run, every + (channel0 + o)] = finish(s, every + (channel0 + o))
+                        to[i // run][i % run, every + (channel0 + o)] = finish(s, every + (channel0 + o))
                     continue
                 for i, s in enumerate(acc):
                     mine[i, every] = s
-                for r, one in enumerate(two):
-                    for i in k.range(one.count):
+                for r in range(2):
+                    for i in k.range(counts[r]):
                         for lanes in k.vectors(k.min(B, K - o)):
                             at = lanes + (channel0 + o)
-                            one.y[i, at] = finish(mine[i + r * run, lanes], at)
+                            to[r][i, at] = finish(mine[i + r * run, lanes], at)
 
     one_slot = size("sums").eq(1)
     groups, bands, chunks = k.ceil_div(N, NI), size("bands"), k.ceil_div(K, KC)
@@ -141,6 +144,7 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
         pixels = size("pixels")
         xs = k.scratch(pixels, step)
         sums = k.scratch(size("sums"), 2 * run, B)
+        table_of_runs = k.scratch(runs + 1, 3, dtype="i64")
         for p in k.vectors(pixels * step, by=4):
             xs[0, p] = 0.0
         for u in k.range(lo * per, k.min(hi * per, units)):
@@ -154,12 +158,13 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                     t0, t1 = lists.before(phase), lists.before(phase + 1)
                     length = (c1 - c0) * (t1 - t0)
                     table = either_table(k, c1 - c0, c_block, x_table, x_last, t0)
+                    find_runs(table_of_runs, n0, i0, phase)
                     for kb in k.range(k.ceil_div(count, B)):
                         o = o0 + kb * B
                         start = wp.addr(g * panels + o // B, c0 * taps + (c1 - c0) * t0, 0)
                         panel = View(k, start, (1, B), (B, 1))
                         for tile in k.range(tiles):
-                            two = [Run(tile * 2 + r, n0, i0, phase) for r in range(2)]
+                            two = [table_of_runs.at(tile * 2 + r) for r in range(2)]
                             mine = sums.at(k.choose(one_slot, 0, (phase * (KC // B) + kb) * tiles + tile))
                             reduce_tile(xs, table, panel, length, two, mine, c0, c1, g * K, o)
 

@@ -1,4 +1,4 @@
-"""The convolution engines: block sizes, odd strides, few kernels for all sizes, registers; see also test_engines."""
+"""The convolution engines: block sizes, odd strides, few kernels, registers; see also test_engines."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_new_sizes_need_no_new_kernel():
     for n in range(20):
         for line in (f"conv_fprop x={1 + n % 3}x{16 + n}x{20 + n}x{30 - n} w=24x{16 + n}x3x3 pad=1",
                      f"conv_fprop x={1 + n % 3}x{16 + n}x{20 + n}x{30 - n} w=24x{16 + n}x5x2 pad=2"):
-            names.add(NCHW.compile(Graph.parse(line), NCHW.default(Graph.parse(line), device), device).address)
+            graph = Graph.parse(line)
+            names.add(NCHW.compile(graph, NCHW.default(graph, device), device).address)
     assert len(names) == 1
 
 
@@ -103,7 +104,7 @@ def test_inner_loops_stay_in_registers(build, constants, isa):
 @pytest.mark.parametrize(("line", "words"), [
     ("conv_fprop x=1x2x5x5:f64 w=3x2x3x3:f64", "f64"),
     ("conv_fprop x=1x2x5x5x5 w=3x2x3x3x3", "spatial"),
-    ("conv_fprop x=1x2x5x5 w=3x2x3x3 -> a; bias a b=3 -> c; mul c d=1x3x3x3 -> y", "mul"),
+    ("conv_fprop x=1x2x5x5 w=3x2x3x3 -> a; bias a b=3 -> c; mul c b:d=1x3x3x3 -> y", "mul"),
     ("conv_fprop x=1x2x5x5 w=3x2x3x3 -> a!; relu a -> y", "not just"),
     ("conv_fprop x=1x2x5x5 w=3x2x3x3 -> a; relu a negative_slope=0.1 -> y", "slope"),
     ("relu x=4", "begins with relu"),
@@ -117,7 +118,8 @@ def test_refusals_are_sentences(line, words):
 
 def test_taps_of_both_directions_are_each_others_transpose():
     """Output i reads source s by tap r in fprop exactly if dgrad's output s reads source i by that tap."""
-    for size, taps, pad, stride, dilation in itertools.product((1, 7, 12), (1, 3, 4), (0, 1, 3), (1, 2, 3), (1, 2)):
+    every = itertools.product((1, 7, 12), (1, 3, 4), (0, 1, 3), (1, 2, 3), (1, 2))
+    for size, taps, pad, stride, dilation in every:
         out = (size + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
         if out < 1:
             continue
@@ -148,5 +150,5 @@ def test_taps_stay_inside_the_packed_planes():
             last = (band - 1) * planes.pitch + (images - 1) * planes.width + c.cols.count - 1
             for phase in planes.taps(c):
                 for at, _ in phase:
-                    assert 0 <= at
+                    assert at >= 0
                     assert at + last < room

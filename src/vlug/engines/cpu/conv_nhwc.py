@@ -61,7 +61,7 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
     x_last, w_last = tables(k, lists, phases, taps, last, 1, step, w_c, taps_first=True)
     wp = pack_weights(k, w, lists, w_table, w_last, (G, C, K, c_block, phases, taps, w_c, parts), B)
 
-    def read(xs: View, n0: Int, i0: Int, c0: Int, count: Int) -> None:
+    def read(xs: View, zeros: View, n0: Int, i0: Int, c0: Int, count: Int) -> None:
         """A block of channels of the unit's images to scratch; rows outside the image become zeros."""
         for image in k.range(NI):
             for pr in k.range(row_planes):
@@ -79,7 +79,7 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                                         v = x[n0 + image, h, (first + j) * col_step + residue, c + c0]
                                         xs[to + j, c] = v
                                     else:
-                                        xs[to + j, c] = 0.0
+                                        xs[to + j, c] = zeros[k.vector(0)]
 
     def finish(v: Val, lanes: Lanes) -> Val:
         v = v if b is None else v + b[lanes]
@@ -101,11 +101,12 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
         for i in range(3):  # a partner for the last, if it has none
             table[runs, i] = k.to_int(0)
 
-    def reduce_tile(xs: View, table: View, panel: View, length: Int, two: list[View], mine: View, c0: Int,
-                    c1: Int, channel0: Int, o: Int) -> None:  # fmt: skip
+    def reduce_tile(xs: View, zeros: View, table: View, panel: View, length: Int, two: list[View],
+                    mine: View, c0: Int, c1: Int, channel0: Int, o: Int) -> None:  # fmt: skip
         """The tile's sum over a block of channels; after the last block, to the tensor."""
-        acc = [k.var(k.zeros(NR)) for _ in range(2 * run)]
-        every, from_ = k.vector(0, NR), [View(k, xs.addr(0, r[0].idx()), (1,)) for r in two]
+        every = k.vector(0, NR)
+        acc = [k.var(zeros[every]) for _ in range(2 * run)]
+        from_ = [View(k, xs.addr(0, r[0].idx()), (1,)) for r in two]
         with k.unless(k.compare("==", c0, 0)):
             for i, s in enumerate(acc):
                 s.set(mine[i, every])
@@ -145,6 +146,9 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
         xs = k.scratch(pixels, step)
         sums = k.scratch(size("sums"), 2 * run, B)
         table_of_runs = k.scratch(runs + 1, 3, dtype="i64")
+        # Zeros come from memory: as a constant they would occupy a register that the tile needs.
+        zeros = k.scratch(B)
+        zeros[k.vector(0, NR)] = k.zeros(NR)
         for p in k.vectors(pixels * step, by=4):
             xs[0, p] = 0.0
         for u in k.range(lo * per, k.min(hi * per, units)):
@@ -153,7 +157,7 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
             n0, g = rest % groups * NI, rest // groups
             count = k.min(KC, K - o0)
             for c0, c1 in k.blocks(C, c_block):
-                read(xs, n0, i0, g * C + c0, c1 - c0)
+                read(xs, zeros, n0, i0, g * C + c0, c1 - c0)
                 for phase in k.range(phases):
                     t0, t1 = lists.before(phase), lists.before(phase + 1)
                     length = (c1 - c0) * (t1 - t0)
@@ -166,7 +170,7 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                         for tile in k.range(tiles):
                             two = [table_of_runs.at(tile * 2 + r) for r in range(2)]
                             mine = sums.at(k.choose(one_slot, 0, (phase * (KC // B) + kb) * tiles + tile))
-                            reduce_tile(xs, table, panel, length, two, mine, c0, c1, g * K, o)
+                            reduce_tile(xs, zeros, table, panel, length, two, mine, c0, c1, g * K, o)
 
 
 class ConvNHWC(Engine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
-from vlug.engines.cpu.nest import native, no_kernels, parts
+from vlug.engines.cpu.nest import native, no_kernels, parts, vectors_at_once
 from vlug.graph import Graph
 from vlug.ops.base import need
 from vlug.tensor import Tensor
@@ -57,11 +57,16 @@ class DepthwiseEngine(Engine):
         m = K // max(C, 1)
         values: dict[str, Any] = {"N": N, "C": C, "K": K, "m": max(m, 1), "H": H, "W": W, "P": P, "Q": Q}
         values |= {"R": R, "S": S, "sh": sh, "sw": sw, "dh": dh, "dw": dw, "ph": ph, "pw": pw}
-        for name, t in (("x", x), ("y", y)):
-            values |= {f"{name}_{a}": s for a, s in zip("nchw", t.stride)}
         values |= dict(zip(("w_k", "w_r", "w_s"), (w.stride[0], *w.stride[2:])))
 
         mode = op.name.removeprefix("conv_")
+        turned = mode == "dgrad" and sh == sw == 1 and m == 1
+        if turned:  # dx is the turned filter over dy
+            mode, x, y, (H, W), (P, Q) = "fprop", y, x, (P, Q), (H, W)
+            values |= {"H": H, "W": W, "P": P, "Q": Q}
+            values |= {"ph": (R - 1) * dh - ph, "pw": (S - 1) * dw - pw}
+        for name, t in (("x", x), ("y", y)):
+            values |= {f"{name}_{a}": s for a, s in zip("nchw", t.stride)}
         rows = m == 1 and C > 1 and x.dense(1) and y.dense(1) and not (W > 1 and x.dense(3) and y.dense(3))
         unit = x.dense(3) and y.dense(3)
         constants: dict[str, Any] = {"dilation": 1 if dh == dw == 1 else 0}
@@ -69,17 +74,22 @@ class DepthwiseEngine(Engine):
         lines = H if mode == "dgrad" else P
         if rows:
             blocks = N * lines
+            constants["by"] = vectors_at_once(C, device)
             if mode == "wgrad":
                 RB = max(-(-N * P // 32), -(-BLOCK // max(Q * C, 1)))
                 blocks = -(-N * P // RB)
                 values |= {"RB": RB, "blocks": blocks}
             elif mode == "fprop":
-                constants["sw"] = 0
+                constants["flip"] = turned
             else:
                 constants |= {"sh": sh if sh <= 2 else 0, "sw": sw if sw <= 2 else 0}
         else:
             few = S if S <= TAPS else 0
             constants |= {"S": few, "sw": sw if unit and few and sw <= 2 else 0, "unit": unit}
+            if mode == "fprop":
+                constants["flip"] = turned
+            elif mode == "dgrad":
+                constants["one"] = m == 1
             RB = max(min(lines, BLOCK // max(W * (1 if mode == "dgrad" else sh), 1)), 1)
             values["RB"] = RB
             channels = C if mode == "dgrad" else K

@@ -14,7 +14,7 @@ from vlug.engines.base import NativeProgram
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
 
-__all__ = ["SMALL", "Axis", "folded", "native", "no_kernels", "parts"]
+__all__ = ["SMALL", "Axis", "folded", "native", "no_kernels", "parts", "product", "vectors_at_once"]
 
 #: Problems of fewer bytes run as one part: a fork-join costs more than the second core brings.
 SMALL = 32 << 10
@@ -51,6 +51,12 @@ def parts(units: int, nbytes: int) -> dict[str, int]:
     """Arguments of `common.units`: all units in one part where the bytes are few, else one each."""
     small = nbytes < SMALL
     return {"parts": 1 if small else max(units, 1), "per": max(units, 1) if small else 1}
+
+
+def vectors_at_once(n: int, device: CpuDevice) -> int:
+    """How many vectors along n elements to work on at once: 4, 2 or 1, whichever takes the fewest steps."""
+    V = ALL[device.isa].lanes
+    return min((4, 2, 1), key=lambda by: n // (by * V) + -(-(n % (by * V)) // V))
 
 
 def no_kernels(device: CpuDevice) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
-from vlug.engines.cpu.nest import Axis, folded, native, no_kernels, parts, product
+from vlug.engines.cpu.nest import Axis, folded, native, no_kernels, parts, product, vectors_at_once
 from vlug.engines.cpu.pointwise import PointwiseEngine
 from vlug.engines.cpu.reduction import reduction_program
 from vlug.graph import Graph
@@ -149,6 +149,7 @@ def _compile(op: Any, tensors: Sequence[Tensor | None], device: CpuDevice) -> Pr
     if is_max and not backward:
         constants["index"] = len(present) == 3
     if rows:
+        constants["by"] = vectors_at_once(C, device)
         if backward:
             constants |= {"sh": sh if sh <= 2 else 0, "sw": sw if sw <= 2 else 0}
     else:

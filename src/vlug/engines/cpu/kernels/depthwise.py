@@ -8,7 +8,7 @@ from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, View, select
 from vlug.engines.cpu.kernels.common import unflatten, units
-from vlug.engines.cpu.kernels.window import Line, Reach, covering, gather_row, inside, loader, span
+from vlug.engines.cpu.kernels.window import Line, Reach, covering, gather_rows, inside, loader, span
 
 __all__ = [
     "dgrad_planes",
@@ -54,17 +54,23 @@ def _dtype(kind: str) -> str:
     return "f64" if kind == "f64" else "f32"
 
 
-def _filter(k: Kernel, weights: View, channel: Int, h: Line, w: Line, dtype: str) -> View:
-    """One channel's taps in this part's scratch, dense and widened."""
+def _filter(k: Kernel, weights: View, channel: Int, h: Line, w: Line, dtype: str, flip: bool) -> View:
+    """One channel's taps (turned by 180° if flip) in this part's scratch, dense and widened."""
     taps = k.scratch(k.size("R"), k.size("S"), dtype=dtype)
     for r in k.range(h.taps):
         for s in k.range(w.taps):
-            taps[r, s] = weights[channel, r, s]
+            from_ = (h.taps - 1 - r, w.taps - 1 - s) if flip else (r, s)
+            taps[r, s] = weights[(channel, *from_)]
     return taps
 
 
-def fprop_planes(k: Kernel, kinds: tuple[str, ...], S: int, sw: int, dilation: int, unit: bool) -> None:
-    """y[n, k, p, q] = Σ w[k, r, s] x[n, k/m, p·sh - ph + r·dh, q·sw - pw + s·dw]. Tensors: x w y."""
+def fprop_planes(
+    k: Kernel, kinds: tuple[str, ...], S: int, sw: int, dilation: int, unit: bool, flip: bool
+) -> None:
+    """y[n, k, p, q] = Σ w[k, r, s] x[n, k/m, p·sh - ph + r·dh, q·sw - pw + s·dw]. Tensors: x w y.
+
+    flip: with the filter turned, which makes it dgrad of stride 1 (dy as x, dx as y).
+    """
     h, w = _lines(k, S, sw, dilation)
     x = _image(k, "x", 0, h.size, w.size, kinds[0], unit)
     weights = _weights(k, 1, h, w, kinds[1])
@@ -73,13 +79,13 @@ def fprop_planes(k: Kernel, kinds: tuple[str, ...], S: int, sw: int, dilation: i
     blocks = k.ceil_div(h.out, RB)
     for u in units(k, k.size("N") * K * blocks):
         n, channel, b = unflatten(u, [k.size("N"), K, blocks])
-        taps = _filter(k, weights, channel, h, w, dtype)
+        taps = _filter(k, weights, channel, h, w, dtype, flip)
         plane, out = x.at(n, channel // m), y.at(n, channel)
-        for p in k.range(b * RB, k.min((b + 1) * RB, h.out)):
-            row0, r0, r1 = span(k, h, p)
-            for q in k.vectors(w.out, by=2 if S else 1):
+        for q in k.vectors(w.out, by=2 if S else 1):
+            loads = [loader(k, q.part(j), w, unit)[2] for j in range(len(q.masks))] if S else []
+            for p in k.range(b * RB, k.min((b + 1) * RB, h.out)):
+                row0, r0, r1 = span(k, h, p)
                 total = k.var(k.zeros(len(q.masks), dtype))
-                loads = [loader(k, q.part(j), w, unit)[2] for j in range(len(q.masks))] if S else []
                 for r in k.range(r0, r1):
                     line = plane.at(row0 + r * h.dilation)
                     if S:
@@ -100,13 +106,16 @@ def _tap(k: Kernel, line: Line, distance: Int) -> tuple[Int, Any]:
     return tap, k.compare("==", tap * line.dilation, distance)
 
 
-def dgrad_planes(k: Kernel, kinds: tuple[str, ...], S: int, sw: int, dilation: int, unit: bool) -> None:
+def dgrad_planes(
+    k: Kernel, kinds: tuple[str, ...], S: int, sw: int, dilation: int, unit: bool, one: bool
+) -> None:
     """dx[n, c] = Σ over the output channels k of c and the windows that read an element. Tensors: dy w dx."""
     h, w = _lines(k, S, sw, dilation)
     dy = _image(k, "y", 0, h.out, w.out, kinds[0], unit)
     weights = _weights(k, 1, h, w, kinds[1])
     dx = _image(k, "x", 2, h.size, w.size, kinds[2], unit)
-    N, C, m, RB, dtype = k.size("N"), k.size("C"), k.size("m"), k.size("RB"), _dtype(kinds[0])
+    N, C, RB, dtype = k.size("N"), k.size("C"), k.size("RB"), _dtype(kinds[0])
+    m = 1 if one else k.size("m")
     blocks = k.ceil_div(h.size, RB)
     for u in units(k, N * C * blocks):
         n, c, b = unflatten(u, [N, C, blocks])
@@ -115,23 +124,21 @@ def dgrad_planes(k: Kernel, kinds: tuple[str, ...], S: int, sw: int, dilation: i
             for r in k.range(h.taps):
                 for s in k.range(w.taps):
                     taps[j, r, s] = weights[c * m + j, r, s]
-        for row in k.range(b * RB, k.min((b + 1) * RB, h.size)):
 
-            def share(p: Int, reach: Reach) -> list[Any]:
-                r, hit = _tap(k, h, row + h.pad - p * h.stride)  # noqa: B023
-                sums = [k.var(k.zeros(1, dtype)) for _ in reach.phases]
-                with k.when(hit):
-                    for j in k.range(m):
-                        g = dy[n, c * m + j, p, reach.q]  # noqa: B023
-                        for total, phase in zip(sums, reach.phases):
-                            s, there = _tap(k, w, phase + w.stride * reach.back)  # type: ignore[operator]
-                            if there is True:
-                                total += g * taps[j, r, s]  # noqa: B023
-                            else:
-                                total += select(there, g * taps[j, r, s], 0.0)  # noqa: B023
-                return sums
+        def share(row: Int, p: Int, reach: Reach) -> list[Any]:
+            r, hit = _tap(k, h, row + h.pad - p * h.stride)
+            sums = [k.var(k.zeros(1, dtype)) for _ in reach.phases]
+            with k.when(hit):
+                for j in k.range(m):
+                    g = dy[n, c * m + j, p, reach.q]  # noqa: B023
+                    for total, phase in zip(sums, reach.phases):
+                        s, there = _tap(k, w, phase + w.stride * reach.back)
+                        v = g * taps[j, r, s]  # noqa: B023
+                        total += v if there is True else select(there, v, 0.0)
+            return list(sums)
 
-            gather_row(k, w, covering(k, h, row), dx.at(n, c, row), dtype, share)
+        block = (b * RB, k.min((b + 1) * RB, h.size))
+        gather_rows(k, w, block, dx.at(n, c), dtype, lambda row: covering(k, h, row), share)
 
 
 def _rows_of_tap(k: Kernel, line: Line, tap: Int) -> tuple[Int, Int]:
@@ -156,11 +163,12 @@ def wgrad_planes(k: Kernel, kinds: tuple[str, ...], S: int, sw: int, dilation: i
             sums = [k.var(k.zeros(1, "f64")) for _ in range(S)]
             for n in k.range(k.size("N")):
                 accs = [k.var(k.zeros(1, dtype)) for _ in range(S)]  # an image in f32, images in f64
-                for p in k.range(p0, p1):
-                    line, grads = x.at(n, channel // m, p * h.stride + shift), dy.at(n, channel, p)
-                    for q in k.vectors(w.out):
-                        g = grads[q]
-                        for acc, v in zip(accs, loader(k, q, w, unit)[2](line, 0.0)):
+                plane, grads = x.at(n, channel // m), dy.at(n, channel)
+                for q in k.vectors(w.out):
+                    load = loader(k, q, w, unit)[2]
+                    for p in k.range(p0, p1):
+                        g = grads[p, q]
+                        for acc, v in zip(accs, load(plane.at(p * h.stride + shift), 0.0)):
                             acc += g * v
                 for total, acc in zip(sums, accs):
                     total += acc.to("f64")
@@ -179,8 +187,8 @@ def wgrad_planes(k: Kernel, kinds: tuple[str, ...], S: int, sw: int, dilation: i
 
 
 # --- rows ----------------------------------------------------------------------------------------
-def _packed(k: Kernel, weights: View, h: Line, w: Line, dtype: str) -> View:
-    """Weights as [R][S][C]."""
+def _packed(k: Kernel, weights: View, h: Line, w: Line, dtype: str, flip: bool = False) -> View:
+    """Weights as [R][S][C], turned by 180° if flip."""
     C = k.size("C")
     packed = k.shared(k.size("R"), k.size("S"), C, dtype=dtype)
     lanes = 8 * k.V
@@ -188,17 +196,18 @@ def _packed(k: Kernel, weights: View, h: Line, w: Line, dtype: str) -> View:
         for c in k.range(u * lanes, k.min((u + 1) * lanes, C)):
             for r in k.range(h.taps):
                 for s in k.range(w.taps):
-                    packed[r, s, c] = weights[c, r, s]
+                    from_ = (h.taps - 1 - r, w.taps - 1 - s) if flip else (r, s)
+                    packed[r, s, c] = weights[(c, *from_)]
     return packed
 
 
-def fprop_rows(k: Kernel, kinds: tuple[str, ...], sw: int, dilation: int) -> None:
+def fprop_rows(k: Kernel, kinds: tuple[str, ...], dilation: int, by: int, flip: bool) -> None:
     """The same with channels dense and m = 1. Tensors: x w y."""
-    h, w = _lines(k, 0, sw, dilation)
+    h, w = _lines(k, 0, 0, dilation)
     x = _image_rows(k, "x", 0, h.size, w.size, kinds[0])
     y = _image_rows(k, "y", 2, h.out, w.out, kinds[2])
     dtype = _dtype(kinds[0])
-    packed = _packed(k, _weights(k, 1, h, w, kinds[1]), h, w, dtype)
+    packed = _packed(k, _weights(k, 1, h, w, kinds[1]), h, w, dtype, flip)
     for u in units(k, k.size("N") * h.out):
         n, p = unflatten(u, [k.size("N"), h.out])
         row0, r0, r1 = span(k, h, p)
@@ -206,7 +215,7 @@ def fprop_rows(k: Kernel, kinds: tuple[str, ...], sw: int, dilation: int) -> Non
         for q in k.range(w.out):
             column0, s0, s1 = span(k, w, q)
             out = y.at(n, p, q)
-            for c in k.vectors(k.size("C"), by=4):
+            for c in k.vectors(k.size("C"), by=by):
                 total = k.var(k.zeros(len(c.masks), dtype))
                 for r in k.range(r0, r1):
                     line, taps = plane.at(row0 + r * h.dilation), packed.at(r)
@@ -215,7 +224,7 @@ def fprop_rows(k: Kernel, kinds: tuple[str, ...], sw: int, dilation: int) -> Non
                 out[c] = total
 
 
-def dgrad_rows(k: Kernel, kinds: tuple[str, ...], sh: int, sw: int, dilation: int) -> None:
+def dgrad_rows(k: Kernel, kinds: tuple[str, ...], sh: int, sw: int, dilation: int, by: int) -> None:
     """Tensors: dy w dx, channels dense and m = 1."""
     h = Line.of(k, "H R sh ph dh P", 0, sh, dilation)
     w = Line.of(k, "W S sw pw dw Q", 0, sw, dilation)
@@ -230,7 +239,7 @@ def dgrad_rows(k: Kernel, kinds: tuple[str, ...], sh: int, sw: int, dilation: in
         for column in k.range(w.size):
             q0, q1 = covering(k, w, column)
             out = dx.at(n, row, column)
-            for c in k.vectors(k.size("C"), by=4):
+            for c in k.vectors(k.size("C"), by=by):
                 total = k.var(k.zeros(len(c.masks), dtype))
                 for p in k.range(p0, p1):
                     r, row_hit = _tap(k, h, row + h.pad - p * h.stride)
@@ -242,7 +251,7 @@ def dgrad_rows(k: Kernel, kinds: tuple[str, ...], sh: int, sw: int, dilation: in
                 out[c] = total
 
 
-def wgrad_rows(k: Kernel, kinds: tuple[str, ...], dilation: int) -> None:
+def wgrad_rows(k: Kernel, kinds: tuple[str, ...], dilation: int, by: int) -> None:
     """Tensors: dy x dw, channels dense and m = 1; blocks of RB rows of y, their sums in the workspace."""
     h, w = _lines(k, 0, 0, dilation)
     dy = _image_rows(k, "y", 0, h.out, w.out, kinds[0])
@@ -255,7 +264,7 @@ def wgrad_rows(k: Kernel, kinds: tuple[str, ...], dilation: int) -> None:
         sums = partial.at(u)
         for r in k.range(h.taps):
             for s in k.range(w.taps):
-                for c in k.vectors(C, by=4):
+                for c in k.vectors(C, by=by):
                     sums[r, s, c] = k.zeros(1, dtype)
         for line in k.range(u * RB, k.min((u + 1) * RB, rows)):
             n, p = unflatten(line, [N, h.out])
@@ -266,7 +275,7 @@ def wgrad_rows(k: Kernel, kinds: tuple[str, ...], dilation: int) -> None:
                 for s in k.range(w.taps):
                     q0, q1 = _rows_of_tap(k, w, s)
                     shift = s * w.dilation - w.pad
-                    for c in k.vectors(C, by=4):
+                    for c in k.vectors(C, by=by):
                         acc = k.var(sums[r, s, c])
                         for q in k.range(q0, q1):
                             acc += grads[q, c] * seen[q * w.stride + shift, c]

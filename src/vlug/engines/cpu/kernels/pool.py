@@ -10,7 +10,7 @@ from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, maximum, select
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units
-from vlug.engines.cpu.kernels.window import Line, Reach, covering, gather_row, inside, loader, span
+from vlug.engines.cpu.kernels.window import Line, Reach, covering, gather_rows, inside, loader, span, within
 
 __all__ = [
     "avg_backward_planes",
@@ -40,8 +40,8 @@ def _views(k: Kernel, names: str, kinds: Sequence[str], outer: int, dims: Sequen
     return O, out
 
 
-def _row_units(k: Kernel, O: Sequence[Int], rows: Int) -> Iterator[tuple[list[Int], Int]]:
-    """Parallel over (outer indices, row), RB rows of a plane to a unit."""
+def _blocks(k: Kernel, O: Sequence[Int], rows: Int) -> Iterator[tuple[list[Int], tuple[Int, Int]]]:
+    """Parallel over (outer indices, [first, last) of RB rows of a plane)."""
     RB = k.size("RB")
     blocks = k.ceil_div(rows, RB)
     total = blocks
@@ -49,7 +49,13 @@ def _row_units(k: Kernel, O: Sequence[Int], rows: Int) -> Iterator[tuple[list[In
         total = total * e
     for u in units(k, total):
         *o, b = unflatten(u, [*O, blocks])
-        for p in k.range(b * RB, k.min((b + 1) * RB, rows)):
+        yield o, (b * RB, k.min((b + 1) * RB, rows))
+
+
+def _row_units(k: Kernel, O: Sequence[Int], rows: Int) -> Iterator[tuple[list[Int], Int]]:
+    """Parallel over (outer indices, row)."""
+    for o, block in _blocks(k, O, rows):
+        for p in k.range(*block):
             yield o, p
 
 
@@ -81,43 +87,45 @@ def max_planes(k: Kernel, kinds: tuple[str, ...], outer: int, S: int, sw: int, d
     O, views = _views(k, "xyi", kinds, outer, [(h.size, w.size), (h.out, w.out), (h.out, w.out)], [last] * 3)
     x, y = views[:2]
     dtype = _dtype(kinds[0])
-    for o, p in _row_units(k, O, h.out):
-        start, r0, r1 = span(k, h, p)
-        out, where = y.at(*o, p), views[2].at(*o, p) if index else None
+    for o, block in _blocks(k, O, h.out):
+        plane, out = x.at(*o), y.at(*o)
+        where = views[2].at(*o) if index else None
         for q in k.vectors(w.out):
-            best = k.var(k.full(NEGATIVE, 1, dtype))
-            place: Any = None
             if S:
                 at, ins, load = loader(k, q, w, unit)
-                if index:
-                    first = k.full(-1, 1, "i32")
-                    for a, i in zip(reversed(at), reversed(ins)):
-                        first = select(i, a + k.to_int((start + r0 * h.dilation) * w.size, "i32"), first)
-                    place = k.var(select(k.condition(r0 < r1), first, k.full(-1, 1, "i32")))
-                for r in k.range(r0, r1):
-                    row = start + r * h.dilation
-                    base = k.to_int(row * w.size, "i32")
-                    for v, a in zip(load(x.at(*o, row), NEGATIVE), at):
-                        _take(v, best, place, a + base)
-            else:
-                if index:
-                    place = k.var(k.full(-1, 1, "i32"))
-                for r in k.range(r0, r1):
-                    row = start + r * h.dilation
-                    line, base = x.at(*o, row), k.to_int(row * w.size, "i32")
-                    for s in k.range(w.taps):
-                        lanes, a = inside(k, q * w.stride + (s * w.dilation - w.pad), w.size)
-                        v, here = line.load(lanes, other=NEGATIVE), a + base
-                        if place is not None:  # the first inside counts even if it is -inf
-                            fresh = (place < 0) & (a >= 0) & (a < k.to_int(w.size, "i32"))
-                            place.set(select(fresh, here, place))
-                        _take(v, best, place, here)
-            out[q] = best
-            if where is not None:
-                where[q] = place.to("i64")
+            for p in k.range(*block):
+                start, r0, r1 = span(k, h, p)
+                best = k.var(k.full(NEGATIVE, 1, dtype))
+                place: Any = None
+                if S:
+                    if index:
+                        first = k.full(-1, 1, "i32")
+                        for a, i in zip(reversed(at), reversed(ins)):
+                            first = select(i, a + k.to_int((start + r0 * h.dilation) * w.size, "i32"), first)
+                        place = k.var(select(k.condition(r0 < r1), first, k.full(-1, 1, "i32")))
+                    for r in k.range(r0, r1):
+                        row = start + r * h.dilation
+                        base = k.to_int(row * w.size, "i32")
+                        for v, a in zip(load(plane.at(row), NEGATIVE), at):
+                            _take(v, best, place, a + base)
+                else:
+                    if index:
+                        place = k.var(k.full(-1, 1, "i32"))
+                    for r in k.range(r0, r1):
+                        row = start + r * h.dilation
+                        line, base = plane.at(row), k.to_int(row * w.size, "i32")
+                        for s in k.range(w.taps):
+                            lanes, a = inside(k, q * w.stride + (s * w.dilation - w.pad), w.size)
+                            v, here = line.load(lanes, other=NEGATIVE), a + base
+                            if place is not None:  # the first inside counts even if it is -inf
+                                place.set(select((place < 0) & within(k, a, w.size), here, place))
+                            _take(v, best, place, here)
+                out[p, q] = best
+                if where is not None:
+                    where[p, q] = place.to("i64")
 
 
-def max_rows(k: Kernel, kinds: tuple[str, ...], outer: int, dilation: int, index: bool) -> None:
+def max_rows(k: Kernel, kinds: tuple[str, ...], outer: int, dilation: int, index: bool, by: int) -> None:
     """Tensors: x y index, channels dense."""
     h, w = _lines(k, 0, 0, 0, 0, dilation)
     C, dtype = k.size("C"), _dtype(kinds[0])
@@ -133,7 +141,7 @@ def max_rows(k: Kernel, kinds: tuple[str, ...], outer: int, dilation: int, index
             first = (row0 + r0 * h.dilation) * w.size + (column0 + s0 * w.dilation)
             empty = k.condition(r0 >= r1) | k.condition(s0 >= s1)
             start = k.choose(empty, -1, first)
-            for c in k.vectors(C, by=4):
+            for c in k.vectors(C, by=by):
                 n = len(c.masks)
                 best = k.var(k.full(NEGATIVE, n, dtype))
                 place: Any = k.var(k.full(k.to_int(start, "i32"), n, "i32")) if index else None
@@ -155,18 +163,20 @@ def max_backward_planes(k: Kernel, kinds: tuple[str, ...], outer: int, S: int, s
     last = 1 if unit else 0
     dims = [(h.out, w.out), (h.out, w.out), (h.size, w.size)]
     O, (dy, index, dx) = _views(k, "gid", kinds, outer, dims, [last] * 3)
-    for o, row in _row_units(k, O, h.size):
-        base = k.to_int(row * w.size, "i32")
+    for o, block in _blocks(k, O, h.size):
         places, grads = index.at(*o), dy.at(*o)
 
-        def share(p: Int, r: Reach) -> list[Val]:
+        def share(row: Int, p: Int, r: Reach) -> list[Val]:
             place, g = places[p, r.q].to("i32"), grads[p, r.q]  # noqa: B023
-            return [select(place.eq(c + base), g, 0.0) for c in r.columns]  # noqa: B023
+            base = k.to_int(row * w.size, "i32")
+            return [select(place.eq(c + base), g, 0.0) for c in r.columns]
 
-        gather_row(k, w, covering(k, h, row), dx.at(*o, row), _dtype(kinds[0]), share)
+        gather_rows(k, w, block, dx.at(*o), _dtype(kinds[0]), lambda row: covering(k, h, row), share)
 
 
-def max_backward_rows(k: Kernel, kinds: tuple[str, ...], outer: int, sh: int, sw: int, dilation: int) -> None:
+def max_backward_rows(
+    k: Kernel, kinds: tuple[str, ...], outer: int, sh: int, sw: int, dilation: int, by: int
+) -> None:
     """Tensors: dy index dx, channels dense."""
     h, w = _lines(k, 0, 0, sh, sw, dilation)
     C, dtype = k.size("C"), _dtype(kinds[0])
@@ -178,7 +188,7 @@ def max_backward_rows(k: Kernel, kinds: tuple[str, ...], outer: int, sh: int, sw
         for column in k.range(w.size):
             q0, q1 = covering(k, w, column)
             target = k.to_int(row * w.size + column, "i32")
-            for c in k.vectors(C, by=4):
+            for c in k.vectors(C, by=by):
                 total = k.var(k.zeros(len(c.masks), dtype))
                 for p in k.range(p0, p1):
                     for q in k.range(q0, q1):
@@ -208,27 +218,28 @@ def avg_planes(
     h, w = _lines(k, 0, S, 0, sw, 1)
     last, dtype = 1 if unit else 0, _dtype(kinds[0])
     O, (x, y) = _views(k, "xy", kinds, outer, [(h.size, w.size), (h.out, w.out)], [last] * 2)
-    for o, p in _row_units(k, O, h.out):
-        start, r0, r1 = span(k, h, p)
-        rows = k.to_float(_count(k, h, p, "h"), dtype)
-        plane, out = x.at(*o), y.at(*o, p)
+    for o, block in _blocks(k, O, h.out):
+        plane, out = x.at(*o), y.at(*o)
         for q in k.vectors(w.out):
-            total = k.var(k.zeros(1, dtype))
             if S:
-                _, _, load = loader(k, q, w, unit)
-                for r in k.range(r0, r1):
-                    for v in load(plane.at(start + r), 0.0):
-                        total += v
-            else:
+                load = loader(k, q, w, unit)[2]
+            across = k.valid(q, _counts(k, w, q, "w").to(dtype), 1.0)
+            for p in k.range(*block):
+                start, r0, r1 = span(k, h, p)
+                total = k.var(k.zeros(1, dtype))
                 for r in k.range(r0, r1):
                     line = plane.at(start + r)
-                    for s in k.range(w.taps):
-                        total += line[inside(k, q * w.stride + (s - w.pad), w.size)[0]]
-            count = k.scalar("divisor", dtype) if divisor else _counts(k, w, q, "w").to(dtype) * rows
-            out[q] = total / k.valid(q, k.full(1.0, 1, dtype) * count, 1.0)
+                    if S:
+                        for v in load(line, 0.0):
+                            total += v
+                    else:
+                        for s in k.range(w.taps):
+                            total += line[inside(k, q * w.stride + (s - w.pad), w.size)[0]]
+                rows = k.to_float(_count(k, h, p, "h"), dtype)
+                out[p, q] = total / (k.scalar("divisor", dtype) if divisor else across * rows)
 
 
-def avg_rows(k: Kernel, kinds: tuple[str, ...], outer: int, divisor: bool) -> None:
+def avg_rows(k: Kernel, kinds: tuple[str, ...], outer: int, divisor: bool, by: int) -> None:
     """Tensors: x y, channels dense."""
     h, w = _lines(k, 0, 0, 0, 0, 1)
     C, dtype = k.size("C"), _dtype(kinds[0])
@@ -241,7 +252,7 @@ def avg_rows(k: Kernel, kinds: tuple[str, ...], outer: int, divisor: bool) -> No
             whole = k.to_float(rows * _count(k, w, q, "w"), dtype)
             count = k.scalar("divisor", dtype) if divisor else whole
             out = y.at(*o, p, q)
-            for c in k.vectors(C, by=4):
+            for c in k.vectors(C, by=by):
                 total = k.var(k.zeros(len(c.masks), dtype))
                 for r in k.range(r0, r1):
                     line = plane.at(row0 + r)
@@ -256,7 +267,7 @@ def avg_backward_planes(k: Kernel, kinds: tuple[str, ...], outer: int, S: int, s
     h, w = _lines(k, 0, S, 0, sw, 1)
     last, dtype = 1 if unit else 0, _dtype(kinds[0])
     O, (dy, dx) = _views(k, "gd", kinds, outer, [(h.out, w.out), (h.size, w.size)], [last] * 2)
-    for o, row in _row_units(k, O, h.size):
+    for o, block in _blocks(k, O, h.size):
         grads = dy.at(*o)
 
         def weight(q: Lanes) -> Val:
@@ -264,16 +275,18 @@ def avg_backward_planes(k: Kernel, kinds: tuple[str, ...], outer: int, S: int, s
                 return k.full(1.0 / k.scalar("divisor", dtype), 1, dtype)
             return 1.0 / k.valid(q, _counts(k, w, q, "w").to(dtype), 1.0)
 
-        def share(p: Int, r: Reach) -> list[Val]:
+        def share(row: Int, p: Int, r: Reach) -> list[Val]:
             v = grads[p, r.q] * r.extra  # noqa: B023
             if not divisor:
                 v = v * (1.0 / k.to_float(_count(k, h, p, "h"), dtype))
             return [v] * len(r.phases)
 
-        gather_row(k, w, covering(k, h, row), dx.at(*o, row), dtype, share, weight)
+        gather_rows(k, w, block, dx.at(*o), dtype, lambda row: covering(k, h, row), share, weight)
 
 
-def avg_backward_rows(k: Kernel, kinds: tuple[str, ...], outer: int, sh: int, sw: int, divisor: bool) -> None:
+def avg_backward_rows(
+    k: Kernel, kinds: tuple[str, ...], outer: int, sh: int, sw: int, divisor: bool, by: int
+) -> None:
     """Tensors: dy dx, channels dense."""
     h, w = _lines(k, 0, 0, sh, sw, 1)
     C, dtype = k.size("C"), _dtype(kinds[0])
@@ -283,7 +296,7 @@ def avg_backward_rows(k: Kernel, kinds: tuple[str, ...], outer: int, sh: int, sw
         grads, out = dy.at(*o), dx.at(*o, row)
         for column in k.range(w.size):
             q0, q1 = covering(k, w, column)
-            for c in k.vectors(C, by=4):
+            for c in k.vectors(C, by=by):
                 total = k.var(k.zeros(len(c.masks), dtype))
                 for p in k.range(p0, p1):
                     rows = _count(k, h, p, "h")

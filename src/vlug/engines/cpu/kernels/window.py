@@ -11,7 +11,7 @@ from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, shuffle
 
-__all__ = ["Line", "Reach", "covering", "gather_row", "inside", "interleave", "loader", "span"]
+__all__ = ["Line", "Reach", "covering", "gather_rows", "inside", "interleave", "loader", "span", "within"]
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,16 @@ def covering(k: Kernel, line: Line, at: Int) -> tuple[Int, Int]:
     return first, k.min(k.floor_div(place, line.stride) + 1, line.out)
 
 
+def within(k: Kernel, at: Val, size: Int) -> Val:
+    """Whether positions (i32) lie in [0, size): one unsigned comparison."""
+    top = k.to_int(size, "i32")
+    return k.zip(lambda a, b: k.op("icmp_unsigned", "<", a, b), at, top)
+
+
 def inside(k: Kernel, p: Lanes, size: Int) -> tuple[Lanes, Val]:
     """The lanes whose positions lie in [0, size), and the positions (i32)."""
     at = k.positions(p, "i32")
-    return p.where((at >= 0) & (at < k.to_int(size, "i32"))), at
+    return p.where(within(k, at, size)), at
 
 
 #: From a row and what stands outside of it: a vector for each tap.
@@ -71,9 +77,8 @@ def loader(k: Kernel, q: Lanes, line: Line, unit: bool) -> tuple[list[Val], list
     shifts = [s * line.dilation for s in range(line.taps)]  # type: ignore[arg-type]
     start = q * line.stride - line.pad
     columns = k.positions(start, "i32")
-    size = k.to_int(line.size, "i32")
     at = [columns + k.to_int(d, "i32") for d in shifts]
-    ins = [(a >= 0) & (a < size) for a in at]
+    ins = [within(k, a, line.size) for a in at]
     if line.stride == 2 and unit and isinstance(line.dilation, int):
         pairs: dict[int, list[Lanes]] = {}
         for d in shifts:
@@ -117,19 +122,21 @@ class Reach:
     extra: Any
 
 
-def gather_row(
+def gather_rows(
     k: Kernel,
     w: Line,
     rows: tuple[Int, Int],
     dx: View,
     dtype: str,
-    share: Callable[[Int, Reach], list[Val]],
+    results: Callable[[Int], tuple[Int, Int]],
+    share: Callable[[Int, Int, Reach], list[Val]],
     prepare: Callable[[Lanes], Any] = lambda q: None,
 ) -> None:
-    """A row of dx: column = stride · t + phase - pad asks the windows t - back.
+    """Rows of dx: column = stride · t + phase - pad asks the windows t - back.
 
-    share(p, reach): what the windows of result row p give to the reach's columns. Taps, stride and dilation
-    of w that are all constant make straight code, otherwise loops and scattered stores.
+    results(row): the result rows p whose windows span it. share(row, p, reach): what the windows of p give to
+    the reach's columns. Columns go outermost: what depends on them alone (masks above all) is made once for
+    all rows. Taps, stride and dilation of w that are all constant make straight code, else loops.
     """
     stride = w.stride
     reach = (w.taps - 1) * w.dilation
@@ -137,31 +144,34 @@ def gather_row(
     if isinstance(stride, int) and isinstance(reach, int) and stride <= 2:
         windows = [(reach - b) // stride + 1 if b <= reach else 0 for b in range(stride)]
         for t in k.vectors(first, last):
-            sums = [k.var(k.zeros(1, dtype)) for _ in windows]
             columns = [k.positions(t * stride + (b - w.pad), "i32") for b in range(stride)]
             asked = []
             for j in range(max(windows)):
                 q = inside(k, t - j, w.out)[0]
                 phases = [b for b, n in enumerate(windows) if j < n]
                 asked.append(Reach(q, j, [*phases], [columns[b] for b in phases], prepare(q)))
-            for p in k.range(*rows):
-                for r in asked:
-                    for b, v in zip(r.phases, share(p, r)):
-                        sums[b] += v  # type: ignore[index]
-            if stride == 1:
-                dx[t - w.pad] = sums[0]
-            else:
-                for half, v in enumerate(interleave(k, sums[0], sums[1])):
-                    dx[inside(k, k.vector(t.base * 2 - w.pad + half * k.V), w.size)[0]] = v
+            halves = [inside(k, k.vector(t.base * 2 - w.pad + h * k.V), w.size)[0] for h in range(stride)]
+            for row in k.range(*rows):
+                sums = [k.var(k.zeros(1, dtype)) for _ in windows]
+                for p in k.range(*results(row)):
+                    for r in asked:
+                        for b, v in zip(r.phases, share(row, p, r)):
+                            sums[b] += v  # type: ignore[index]
+                if stride == 1:
+                    dx[row, t - w.pad] = sums[0]
+                else:
+                    for half, v in zip(halves, interleave(k, sums[0], sums[1])):
+                        dx[row, half] = v
         return
     for phase in k.range(stride):
         count = k.floor_div(reach - phase, stride) + 1
         for t in k.vectors(first, last):
-            total = k.var(k.zeros(1, dtype))
             column, at = inside(k, t * stride + (phase - w.pad), w.size)
-            for p in k.range(*rows):
-                for back in k.range(count):
-                    q = inside(k, t - back, w.out)[0]
-                    (v,) = share(p, Reach(q, back, [phase], [at], prepare(q)))
-                    total += v
-            dx[column] = total
+            for row in k.range(*rows):
+                total = k.var(k.zeros(1, dtype))
+                for p in k.range(*results(row)):
+                    for back in k.range(count):
+                        q = inside(k, t - back, w.out)[0]
+                        (v,) = share(row, p, Reach(q, back, [phase], [at], prepare(q)))
+                        total += v
+                dx[row, column] = total

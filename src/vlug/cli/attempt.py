@@ -12,6 +12,7 @@ from typing import Any
 from vlug import attempt
 from vlug.cli.common import Parser, emit, milliseconds, positive
 from vlug.cli.counts import taken_lines
+from vlug.errors import BadInput
 
 
 def _price(text: str) -> float:
@@ -36,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
     args = p.parse_args(argv)
     steps = max(args.steps, 2)
     warm_up = min(args.warm_up if args.warm_up is not None else max(steps // 5, 2), max(steps - 2, 0))
+    if not args.script.is_file():
+        raise BadInput(f"SCRIPT: {args.script} is not a file")
     runs = {}
     for vlug in (False, True):
         if not args.json:

@@ -44,14 +44,14 @@ def train_digits(epochs: int = 10, batch: int = 64, lr: float = 0.05, seed: int 
     model = SmallResNet()
     steps = epochs * (len(x) // batch)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-3, nesterov=True)
-    rise = min(42, steps // 2)
+    rise = 42  # a run of fewer steps ends while the rate still rises
 
     def share(step: int) -> float:
         """Exponential rise over a factor of 10000, then a cosine to 0. While the rate is low, two runs that
         differ in rounding only stay together, so that their losses can be compared."""
         if step < rise:
             return float(10 ** (4 * (step / rise - 1)))
-        return 0.5 * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1)))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     losses, epoch_seconds = [], []

@@ -183,6 +183,10 @@ def _geometry(
     phases = p.sw if p.S > 1 else 1
     columns = p.Q if p.S == 1 else _up((p.Q - 1) * p.sw + (p.S - 1) * p.dil_w + 1, phases)
     row_step, row_span = (1, 1) if one_row else (p.sh, (p.R - 1) * p.dil_h + 1)
+    if taps > 1:
+        pixels *= 4  # a vector serves several taps: the second-level cache feeds it, and D is read less often
+    elif window:
+        pixels = pixels * width // (p.sw * p.R * p.C)
     hb = min(max(pixels // max(p.Q, 1), 1), max(p.P, 1))
     row_bands = _up(p.P, hb)
     hb = _up(p.P, row_bands) if row_bands else 1

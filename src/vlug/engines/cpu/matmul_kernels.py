@@ -90,17 +90,20 @@ class _Matmul:
                 pack(k, self.a_by, a, self.ap, band, Channels(m_lo, m_hi, blocks, 1, self.rows))
                 for j in k.range(k.ceil_div(n_hi - n_lo, self.width)):
                     for i in k.range(blocks):
+                        m, n = m_lo + i * self.rows, n_lo + j * self.width
+                        if self.sums is None:
+                            sums = View(k, c.addr(m, n), (1, 1), c.strides)
+                        else:
+                            sums = View(k, self.sums.addr(m - m_lo, n - n_lo), (1, 1), self.sums.strides)
+                        for r in range(self.rows):  # the arithmetic gives them time to come
+                            for v in range(self.vectors):
+                                sums.prefetch(r, v * k.V, write=1)
                         acc = [k.var(k.zeros(self.vectors)) for _ in range(self.rows)]
                         lanes = k.vector(0, self.vectors)
                         product(k, acc, (0, depth), lambda r, q: self.ap[i, q, r],  # noqa: B023
                                 lambda q: self.bp[j, q, lanes], self.unroll)  # noqa: B023
                         for r, v in enumerate(acc):
                             self.tile[r, lanes] = v
-                        m, n = m_lo + i * self.rows, n_lo + j * self.width
-                        if self.sums is None:
-                            sums = View(k, c.addr(m, n), (1, 1), c.strides)
-                        else:
-                            sums = View(k, self.sums.addr(m - m_lo, n - n_lo), (1, 1), self.sums.strides)
                         self.finish(c, sums, (m, m_hi), (n, n_hi), first, last)
 
     def finish(self, c: View, sums: View, m: tuple[Int, Int], n: tuple[Int, Int], first: Val,

@@ -56,6 +56,8 @@ class _Wgrad:
         self.D = k.shared(self.G * self.chunks, self.KP, taps_r, taps_s, self.CB * self.width,
                           size=z("d_size"))
         self.direct = z("direct").ne(0)
+        # With one chunk, a tile's sums go from D to dw as soon as its last band is in: they are in cache.
+        self.at_once = self.chunks.eq(1) if dw_by == "t" and not window else None
         d, w = self.D.strides, self.dw.strides
         strides = [(self.K * w[0], self.chunks * d[0]), (d[0], d[0]), (w[0], d[1]), *zip(w[2:], d[2:])]
         self.sums = View(k, k.op("select", self.direct.v[0], self.dw.ptr, self.D.ptr), (1,) * 6,
@@ -77,14 +79,20 @@ class _Wgrad:
                 first, last = chunk * self.bands // self.chunks, (chunk + 1) * self.bands // self.chunks
                 for cb0, cb1 in k.blocks(hi, k.size("run"), lo):
                     for band in k.range(first, last):
-                        _Part(self, g, chunk, cb0, cb1, band, band.ne(first)).run()
+                        part = _Part(self, g, chunk, cb0, cb1, band, band.ne(first))
+                        if self.at_once is not None:
+                            part.put = self.at_once & k.condition(band.eq(last - 1))
+                        part.run()
         self.put()
 
     def put(self) -> None:
         """dw = the sum over chunks of D, unless dw has it already."""
-        k, V, D, dw, chunks = self.k, self.k.V, self.D, self.dw, self.chunks
+        k, D, dw, chunks = self.k, self.D, self.dw, self.chunks
         K, C, R, S = dw.dims
-        for u in k.parallel(k.choose(self.direct, 0, self.G * K)):
+        done = self.direct
+        if self.at_once is not None:
+            done = done | self.at_once
+        for u in k.parallel(k.choose(done, 0, self.G * K)):
             g, row = u // K, u % K
             # Where K does not divide, the last tile stands for the last rows of dy.
             row = row + k.choose(row >= k.size("k_whole"), self.KP - K, 0)
@@ -100,19 +108,7 @@ class _Wgrad:
                                 acc += D[g * chunks + chunk, row, r, s, k.vector(c.base)]
                             last[u, r, s, c] = acc
             elif self.dw_by == "t":
-                T = R * S
-                flat = View(k, D.ptr, (1, 1, T, 1), (*D.strides[:2], D.strides[3], 1))
-                for c in k.range(0, C, step=V):
-                    for t in k.range(0, T, step=V):
-                        sums = [k.var(k.zeros(1)) for _ in range(V)]
-                        for chunk in k.range(chunks):
-                            for j, acc in enumerate(sums):
-                                acc += flat[g * chunks + chunk, row, k.min(t + j, T - 1), k.vector(c)]
-                        out = transpose(sums)
-                        # Backwards, so that lanes past the last channel are overwritten by that channel.
-                        for j in reversed(range(V)):
-                            line = View(k, dw.addr(u, k.min(c + j, C - 1), 0, 0), (T,), (1,), dw.elem.name)
-                            line[k.first(t, T - t)] = out[j]
+                self.put_taps(u, g, row, 0, C, chunks)
             else:
                 for c in k.range(C):
                     for r in k.range(R):
@@ -121,6 +117,22 @@ class _Wgrad:
                             for chunk in k.range(chunks):
                                 one += D[g * chunks + chunk, row, r, s, c]
                             dw[u, c, r, s] = one
+
+    def put_taps(self, u: Int, g: Int, row: Int, c0: Int, c1: Int, chunks: Int) -> None:
+        """Channels c0 … c1 of output channel u of dw, where the taps lie side by side: by transposes."""
+        k, V, D, dw, T = self.k, self.k.V, self.D, self.dw, self.R * self.S
+        flat = View(k, D.ptr, (1, 1, T, 1), (*D.strides[:2], D.strides[3], 1))
+        for c in k.range(c0, c1, step=V):
+            for t in k.range(0, T, step=V):
+                sums = [k.var(k.zeros(1)) for _ in range(V)]
+                for chunk in k.range(chunks):
+                    for j, acc in enumerate(sums):
+                        acc += flat[g * chunks + chunk, row, k.min(t + j, T - 1), k.vector(c)]
+                out = transpose(sums)
+                # Backwards, so that lanes past the last channel are overwritten by that channel.
+                for j in reversed(range(V)):
+                    line = View(k, dw.addr(u, k.min(c + j, c1 - 1), 0, 0), (T,), (1,), dw.elem.name)
+                    line[k.first(t, T - t)] = out[j]
 
     def put_window(self, u: Int, g: Int, row: Int) -> None:
         """Output channel u of dw, where D's lanes are the elements (s, r, c) of a filter."""
@@ -142,6 +154,7 @@ class _Part:
     def __init__(self, w: _Wgrad, g: Int, chunk: Int, cb0: Int, cb1: Int, band: Idx, more: Val):
         k = w.k
         self.w, self.k, self.g, self.chunk, self.cb0, self.cb1, self.more = w, k, g, chunk, cb0, cb1, more
+        self.put: Val | None = None
         self.n0, self.p0 = band // w.row_bands * w.ni, band % w.row_bands * w.hb
         self.n, self.h = k.min(w.ni, w.N - self.n0), k.min(w.hb, w.P - self.p0)
         # Runs of pixels that follow each other in both operands are one loop: rows, planes, all images.
@@ -197,6 +210,15 @@ class _Part:
                             lanes = k.vector((self.cb0 + cb) * w.width, w.vectors)
                             old = w.sums[(*at, lanes.where(self.more))]
                             w.sums[(*at, lanes)] = old + a.part(t * w.vectors, w.vectors)
+            if self.put is not None:
+                with k.when(self.put):
+                    first = kb * w.rows
+                    if w.dy_by == "q":
+                        first = k.min(first, w.K - w.rows)
+                    c0 = (self.cb0 + cb) * w.width
+                    c1 = k.min(c0 + w.width, w.C)
+                    for j in k.range(k.min(w.rows, w.K - first)):
+                        w.put_taps(self.g * w.K + first + j, self.g, kb * w.rows + j, c0, c1, 1)
 
     def x_line(self, cb: Int, i: Int, h: Int, r: Int, s: Int) -> View:
         """What the pixels of row h of dy meet through tap r, s: dims pixel, lane."""

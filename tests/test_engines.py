@@ -7,7 +7,6 @@ results must have the same bits).
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import itertools
 import os
@@ -16,19 +15,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
+from faulty import Relu
 from vlug import config
 from vlug.dtypes import dtype
 from vlug.engines import engines
-from vlug.engines.base import Engine, NativeProgram
+from vlug.engines.base import Engine
 from vlug.graph import Graph
 from vlug.ops.base import OPERATIONS
 from vlug.runtime.device import FAKE, KERNEL_ISAS, best_isa, cpu_features, host
-from vlug.runtime.threads import Env
 from vlug.testing import VARIANTS, Mismatch, allocate, check, derive, of_dtype
 
 SAMPLES = [line for name in sorted(OPERATIONS) for line in OPERATIONS[name].samples()]
@@ -51,13 +50,14 @@ ISAS = KERNEL_ISAS[: KERNEL_ISAS.index(BEST) + 1] if BEST in KERNEL_ISAS else ()
 
 
 def taken() -> Iterator[Any]:
-    """(engine, line) wherever an engine takes some layout of the line on a made-up device."""
-    for engine, line in itertools.product(engines(), [*SAMPLES, *CHAINS]):
-        if engine.name == "reference":
-            continue
-        graphs = [derive(Graph.parse(line), v.inputs, v.outputs) for v in VARIANTS.values()]
-        if any(engine.why_not(g, FAKE["avx512"]) is None for g in graphs):
-            yield pytest.param(engine, line, id=f"{engine.name}-{line}")
+    """(engine, line) wherever an engine takes a line, row-major or channels last, on a made-up device."""
+    for line in [*SAMPLES, *CHAINS]:
+        layouts = (VARIANTS[label] for label in ("plain", "nhwc"))
+        graphs = [derive(Graph.parse(line), v.inputs, v.outputs) for v in layouts]
+        for engine in engines():
+            takes = any(engine.why_not(g, FAKE["avx512"]) is None for g in graphs)
+            if takes and engine.name != "reference":
+                yield pytest.param(engine, line, id=f"{engine.name}-{line}")
 
 
 @pytest.mark.isa
@@ -86,57 +86,6 @@ def test_reference_engine_runs_every_problem(line: str) -> None:
 
 
 # --- the harness itself ---
-class Relu(Engine):
-    """relu of f32 vectors as a native program (a callback), with a fault."""
-
-    name: ClassVar[str] = "fake"
-
-    def __init__(self, fault: str = "") -> None:
-        self.fault = fault
-
-    def why_not(self, graph: Graph, device: Any) -> str | None:
-        return None if [n.op.name for n in graph] == ["relu"] else "only relu"
-
-    def compile(self, graph: Graph, config: Any, device: Any) -> NativeProgram:
-        (x,), (y,) = graph.inputs, graph.outputs
-        n, step = x.numel, x.stride[0]
-
-        def run(tensors: int, args: int, workspace: int, env: int) -> int:
-            source, target = (ctypes.c_void_p * 2).from_address(tensors)
-            a = (ctypes.c_float * x.span).from_address(source)
-            b = (ctypes.c_float * (y.span + 1)).from_address(target)
-            threads = Env.from_address(env).threads
-            if self.fault == "code":
-                return 3
-            for i in range(n):
-                if self.fault == "unwritten" and i == n - 1:
-                    continue
-                at = i if self.fault == "stride" else i * step
-                value = max(a[i * step], 0.0)
-                if self.fault == "value" and i == n // 2:
-                    value += 1.0
-                if self.fault == "ulp" and i == n // 2:
-                    value += abs(value) * 2.0**-20
-                if self.fault == "threads" and threads == 2 and i == 0:
-                    value = np.nextafter(np.float32(value), np.float32(9))
-                b[at] = value
-            if self.fault == "mask":  # a whole vector where only a part is wanted
-                b[(n - 1) * step - 1] = 0.0
-            if self.fault == "past":
-                b[(n - 1) * step + 1] = 0.0
-            if self.fault == "input":
-                a[0] = 7.0
-            if self.fault == "workspace":
-                ctypes.c_float.from_address(workspace + 4096).value = 1.0
-            return 0
-
-        f = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)(run)
-        address = ctypes.cast(f, ctypes.c_void_p).value
-        return NativeProgram(
-            address, (x.name, y.name), (), 4096 if self.fault == "workspace" else 0, 0, (), f
-        )
-
-
 DENSE, SPACED = "relu x=37", "relu x=37:f32:s2 -> y=37:f32:s2"
 
 
@@ -168,7 +117,10 @@ def test_the_harness_catches(fault: str, line: str, kind: str, message: str) -> 
 
 @pytest.mark.parametrize("fault", ["past", "workspace"])
 def test_a_stray_write_hits_a_forbidden_page(fault: str) -> None:
-    code = f"import test_engines as t; t.check(t.DENSE, t.Relu({fault!r}), device=t.FAKE['avx2'])"
+    code = (
+        "from faulty import Relu; from vlug.runtime.device import FAKE; from vlug.testing import check\n"
+        f"check({DENSE!r}, Relu({fault!r}), device=FAKE['avx2'])"
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == -signal.SIGSEGV, done.stdout + done.stderr
@@ -182,3 +134,46 @@ def test_allocations_have_the_strides_asked_for() -> None:
             assert a.shape == t.dim
             assert t.has_strides([s // a.itemsize for s in a.strides]), label
             assert np.isnan(a).all()
+
+
+# --- what is supported, drawn for made-up devices ---
+GOLDEN = Path(__file__).parent / "golden" / "support.txt"
+
+
+def support() -> str:
+    """A line for each operation, dtype and engine that takes any of a few samples: how many in rows and in
+    channels-last layout, and on which devices.
+    """
+    lines = []
+    for name, kind in itertools.product(sorted(OPERATIONS), ("f32", "bf16", "f16")):
+        graphs = {
+            layout: [
+                derive(
+                    of_dtype(Graph.parse(line), dtype(kind)),
+                    VARIANTS[layout].inputs,
+                    VARIANTS[layout].outputs,
+                )
+                for line in list(OPERATIONS[name].samples())[::4]
+            ]
+            for layout in ("plain", "nhwc")
+        }
+        for engine in engines():
+            taken = {
+                k: [g for g in gs if engine.why_not(g, FAKE["avx512"]) is None] for k, gs in graphs.items()
+            }
+            first = next((g for gs in taken.values() for g in gs), None)
+            if first is None or engine.name == "reference":
+                continue
+            counts = " ".join(f"{k} {len(gs)}/{len(graphs[k])}" for k, gs in taken.items())
+            where = " ".join(d for d in ("avx2", "avx512", "neon") if engine.why_not(first, FAKE[d]) is None)
+            lines.append(f"{name:24}{kind:6}{engine.name:18}{counts:22}{where}")
+    return "\n".join(lines) + "\n"
+
+
+def test_support_is_what_it_was() -> None:
+    """Lost (or won) support shows in review: VLUG_UPDATE_GOLDEN=1 writes the file anew."""
+    now = support()
+    if os.environ.get("VLUG_UPDATE_GOLDEN"):
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_text(now, encoding="utf-8")
+    assert now.splitlines() == GOLDEN.read_text(encoding="utf-8").splitlines()

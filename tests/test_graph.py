@@ -19,6 +19,7 @@ EXAMPLES = [
     "batchnorm x=8x64x56x56:f32 scale=64:f32 bias=64:f32 running_mean=64:f32 running_var=64:f32",
     "conv_fprop x=2x3x8x8:f32 w=4x3x2x2:f32 pad=0 post=1x2 stride=2x1 -> y=2x4x4x9:f32:nhwc",
     "max_pool x=2x3x8x8:f32 window=3x2 pad=1x0 stride=2 ceil=1 -> y",
+    "max_pool x=2x3x8x8:f32 window=2 pad=2 dilation=3 -> y",  # without dilation the padding is too large
     "batchnorm_backward dy=2x3:f32 x=2x3:f32 scale=3:f32 mean=3:f32 inv_std=3:f32 -> _, dscale, dbias",
     "relu x=2x3:f32 -> a!; add a b=2x3:f32",
     "mul a=2x3:f32 b=a",

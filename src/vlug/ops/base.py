@@ -128,10 +128,17 @@ class Operation:
             if f.default is not dataclasses.MISSING:
                 if value == f.default:
                     continue
-                if isinstance(value, tuple) and replace(full, **{f.name: f.default}).bind(inputs) == full:
+                if isinstance(value, tuple) and full._same_without(f.name, f.default, inputs):
                     continue
             out[self.short.get(f.name, f.name)] = _text(value)
         return out
+
+    def _same_without(self, name: str, default: Any, inputs: Sequence[Tensor | None]) -> bool:
+        """Whether the default of an attribute comes to the value it has."""
+        try:
+            return replace(self, **{name: default}).bind(inputs) == self
+        except ShapeError:  # together with the other attributes, the default is not even allowed
+            return False
 
     @classmethod
     def from_attributes(cls, given: dict[str, str], inputs: Sequence[Tensor | None]) -> Operation:

@@ -109,6 +109,27 @@ def test_two_steps_unrolled_stay_in_registers_too(isa, NR):
     assert jit.spills(jit.generate(pixels, isa, MR=MR, NR=NR, unroll=2), isa) == (MR * NR * 2, 0)
 
 
+def quick_pixels(k: Kernel, MR: int, NR: int):
+    k.quick = True
+    pixels(k, MR, NR)
+
+
+@pytest.mark.isa
+@pytest.mark.parametrize("isa", runnable(), ids=str)
+def test_a_quick_kernel_computes_the_same(isa):
+    MR, C, P = isa.tile_rows(2), 13, 77
+    w, x = integers(1, C, MR), integers(C, P)
+    results = [empty((MR, P), np.float32) for _ in range(2)]
+    for build, y in zip((pixels, quick_pixels), results, strict=True):
+        call(build, isa, [w, x, y], {"M": MR, "C": C, "P": P}, MR=MR, NR=2)
+    np.testing.assert_array_equal(*results)
+    plain, quick = (jit.generate(b, isa, MR=MR, NR=2) for b in (pixels, quick_pixels))
+    before = jit.emit(plain, isa)
+    assert jit.emit(quick, isa) != before
+    assert jit.emit(plain, isa) == before  # the option is back
+    assert jit.spills(quick, isa) == (MR * 2, 0)
+
+
 @pytest.mark.parametrize("isa", [AVX2, AVX512], ids=str)
 def test_the_spill_check_sees_a_tile_that_is_too_large(isa):
     k = jit.generate(pixels, isa, MR=isa.registers // 2, NR=3)

@@ -130,6 +130,13 @@ def _symbol(build: Build) -> str:
 
 def emit(kernel: Any, isa: ISA) -> bytes:
     """Object code of a finished kernel, for any ISA on any host."""
+    with _generating(kernel, isa) as (machine, module):
+        return bytes(machine.emit_object(module))
+
+
+@contextmanager
+def _generating(kernel: Any, isa: ISA) -> Iterator[tuple[Any, Any]]:
+    """The target machine and the verified module of a kernel, LLVM's options as the kernel wants them."""
     import llvmlite.binding as llvm
 
     with _lock:
@@ -138,17 +145,19 @@ def emit(kernel: Any, isa: ISA) -> bytes:
             text = str(kernel.module)
         module = llvm.parse_assembly(text)
         module.verify()
-        return bytes(machine.emit_object(module))
+        if not kernel.quick:
+            yield machine, module
+            return
+        llvm.set_option("vlug", "-disable-lsr=true")  # the process's, so only for the moment
+        try:
+            yield machine, module
+        finally:
+            llvm.set_option("vlug", "-disable-lsr=false")
 
 
 def assembly(kernel: Any, isa: ISA) -> str:
     """Assembly text of a finished kernel."""
-    import llvmlite.binding as llvm
-
-    with _lock:
-        machine = _machine(isa)
-        module = llvm.parse_assembly(str(kernel.module))
-        module.verify()
+    with _generating(kernel, isa) as (machine, module):
         return str(machine.emit_assembly(module))
 
 

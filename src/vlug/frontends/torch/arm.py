@@ -7,6 +7,7 @@ PyTorch, its library file and our sources: a new file or a new vlug is checked a
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import os
 import platform
@@ -119,8 +120,14 @@ def armed() -> TorchFrontend:
     """The frontend, armed at the first call. Raises Unfit with the reason where it cannot be."""
     if not _armed:
         obj = check()
-        frontend = TorchFrontend(Loaded(obj))
-        frontend.register()
+        collecting = gc.isenabled()
+        gc.disable()  # a collection over all of torch's objects costs more than arming
+        try:
+            frontend = TorchFrontend(Loaded(obj))
+            frontend.register()
+        finally:
+            if collecting:
+                gc.enable()
         _armed.append(frontend)
         _greet()
     return _armed[0]

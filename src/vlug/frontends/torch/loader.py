@@ -94,16 +94,15 @@ class Loaded:
         """
         from vlug.frontends.torch import dispatcher
 
-        left_out = []
-        stock = []
-        for number, op in enumerate(self.operators):
-            try:
-                stock.append((number, op, dispatcher.stock_kernel(op)))
-            except dispatcher.Unfit as e:
-                left_out.append((op, str(e)))
+        kernels = dispatcher.stock_kernels(self.operators)
         _spend_override_warning()
         self._library = dispatcher.Library("aten")
-        for number, op, kernel in stock:
+        left_out = []
+        for number, op in enumerate(self.operators):
+            kernel = kernels[op]
+            if isinstance(kernel, dispatcher.Unfit):
+                left_out.append((op, str(kernel)))
+                continue
             for name in ("functor", "boxed", "unboxed"):
                 self.block.set(op, name, getattr(kernel, name))
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kernel.keep))  # stock's kernel must stay

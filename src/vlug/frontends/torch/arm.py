@@ -6,7 +6,6 @@ PyTorch, its library file and our sources: a new file or a new vlug is checked a
 
 from __future__ import annotations
 
-import base64
 import gc
 import json
 import os
@@ -23,7 +22,7 @@ from vlug.frontends.hooks import Switches
 from vlug.frontends.torch import decide, dispatcher
 from vlug.frontends.torch.control import ASK_THREAD, ON
 from vlug.frontends.torch.dispatcher import Unfit
-from vlug.frontends.torch.loader import Loaded, source_digest
+from vlug.frontends.torch.loader import Loaded, compile_object, source_digest
 from vlug.frontends.torch.operators import FAMILIES, OPERATORS, Operator, denied
 
 __all__ = ["TESTED", "TorchFrontend", "armed", "check"]
@@ -182,27 +181,33 @@ def _ask_child() -> tuple[str, bytes]:
         raise Unfit("there is no Python program to check it with")
     env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "VLUG_HOOKS": "off"}
     path = [os.path.abspath(p or ".") for p in sys.path]
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            [program, "-c", _CHILD, json.dumps(path)],
-            env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False,
-        )  # fmt: skip
+        child = subprocess.Popen(
+            [program, "-c", _CHILD, json.dumps(path)], env=env, stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        with child:
+            try:
+                obj = compile_object()  # while the child imports torch
+                out, err = child.communicate(obj, timeout=_SECONDS)
+            finally:
+                child.kill()
     except (OSError, subprocess.SubprocessError) as e:
         raise Unfit(f"its check could not be run: {e}") from None
-    if done.returncode < 0:  # a layout that does not fit is a crash: that is an answer
-        return f"the check ended by signal {-done.returncode}", b""
+    if child.returncode < 0:  # a layout that does not fit is a crash: that is an answer
+        return f"the check ended by signal {-child.returncode}", b""
     try:
-        answer = json.loads(done.stdout.decode().strip().rpartition("\n")[2])
-        return str(answer["verdict"]), base64.b64decode(answer["object"])
+        return str(json.loads(out.decode().strip().rpartition("\n")[2])["verdict"]), obj
     except (ValueError, KeyError, TypeError):
-        tail = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise Unfit(f"its check gave no answer: {tail or f'exit {done.returncode}'}") from None
+        tail = err.decode(errors="replace").strip().rpartition("\n")[2]
+        raise Unfit(f"its check gave no answer: {tail or f'exit {child.returncode}'}") from None
 
 
 def _greet() -> None:
     """One line where people look: that vlug was found, and for what."""
-    if not log.enabled("notice") or "multiprocessing.spawn" in sys.modules:
-        return
+    process = sys.modules.get("multiprocessing.process")
+    if not log.enabled("notice") or (process is not None and process.parent_process() is not None):
+        return  # workers need not say it again
     if not (log.enabled("info") or (sys.stderr is not None and sys.stderr.isatty())):
         return
     import torch

@@ -8,19 +8,19 @@ as the interpreter calls; an offset that does not fit this PyTorch shows as a di
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vlug.frontends.torch import decide, problems
 from vlug.frontends.torch.canary_cases import cases
 from vlug.frontends.torch.control import IS_OUTPUT
 from vlug.frontends.torch.keys import Arg, Pass, read_key
-from vlug.frontends.torch.loader import Loaded, compile_object
-from vlug.frontends.torch.operators import Operator
+from vlug.frontends.torch.loader import Loaded
+from vlug.frontends.torch.operators import OPERATORS, Operator
 from vlug.runtime.threads import Env
 
 __all__ = ["main", "verdict"]
@@ -128,7 +128,7 @@ def _tensor(a: Arg, places: dict[int, int]) -> Any:
     return _memory(places[a.place], a.dim, a.stride, dtype)
 
 
-def verdict(obj: bytes) -> str:
+def verdict(obj: bytes, operators: Sequence[Operator] = OPERATORS) -> str:
     """"" if the adapters in `obj` agree with stock in this process, else what differs.
 
     The adapters stay registered: only for a process that ends with it.
@@ -136,7 +136,7 @@ def verdict(obj: bytes) -> str:
     import torch
 
     torch.set_num_threads(1)  # a busy machine makes two wait for each other
-    loaded = Loaded(obj)
+    loaded = Loaded(obj, operators)
     stand_in = _StandIn(loaded)
     compared = cases()
     wanted = [_outcome(call) for _, call in compared]
@@ -195,8 +195,11 @@ def _same(want: Any, got: Any) -> bool:
 
 
 def main() -> None:
-    """For the child process: the verdict and the object, as JSON on stdout."""
-    obj = compile_object()
-    answer = {"verdict": verdict(obj), "object": base64.b64encode(obj).decode()}
+    """For the child process: the object comes on stdin, the verdict goes to stdout as JSON."""
+    import torch  # takes longest, while the parent compiles the object
+
+    obj = sys.stdin.buffer.read()
+    answer = {"verdict": verdict(obj), "torch": torch.__version__}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
     sys.stdout.flush()
+    os._exit(0)  # whatever PyTorch does at its end says nothing of the adapters

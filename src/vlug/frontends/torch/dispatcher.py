@@ -17,7 +17,9 @@ from typing import Any
 from vlug.frontends.torch.names import IMPORTS, POOL
 from vlug.frontends.torch.operators import Operator
 
-__all__ = ["Library", "Stock", "Unfit", "imports", "library_path", "pool", "stock_kernels", "undefined_tensor"]
+__all__ = [
+    "Library", "Stock", "Unfit", "imports", "library_path", "pool", "stock_kernels", "undefined_tensor",
+]  # fmt: skip
 
 _REGISTER = "_ZNR5torch7Library5_implEPKcONS_11CppFunctionENS_17_RegisterOrVerifyE"
 _UNDEFINED = "_ZN3c1019UndefinedTensorImpl10_singletonE"

@@ -15,6 +15,7 @@ __all__ = ["engine", "engines"]
 # imported (LLVM least of all) before a plan is made. The reference engine stays last.
 ORDER: tuple[str, ...] = (
     "cpu.depthwise:DepthwiseEngine",
+    "cpu.conv_winograd:ConvWinograd",
     "cpu.conv_pointwise:ConvPointwise",
     "cpu.conv_nchw:ConvNCHW",
     "cpu.conv_nhwc:ConvNHWC",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from vlug.engines.cpu.conv_base import Axis, Conv, Planes, parse
 from vlug.engines.reference import evaluate
 from vlug.graph import Graph
 from vlug.runtime.device import FAKE
-from vlug.testing import check
+from vlug.testing import check, fill, run_program
 
 NCHW, NHWC, POINT = conv_nchw.ConvNCHW(), conv_nhwc.ConvNHWC(), conv_pointwise.ConvPointwise()
 WINOGRAD = conv_winograd.ConvWinograd()
@@ -69,8 +70,8 @@ def test_winograd(line, layout, device):
     assert WINOGRAD.why_not(graph, device) is None
     for tile_rows, images in ((1, 1), (2, 3), (7, 2)):
         chosen = settings(WINOGRAD, graph, device, tile_rows=tile_rows, images=images)
-        for fill, at in (("exact", "end"), ("real", "start"), ("edge", "end")):
-            assert check(graph, WINOGRAD, fill, (1, 3), device=device, settings=chosen, at=at) is None
+        for kind, at in (("exact", "end"), ("real", "start"), ("edge", "end")):
+            assert check(graph, WINOGRAD, kind, (1, 3), device=device, settings=chosen, at=at) is None
 
 
 @devices
@@ -97,6 +98,36 @@ def test_sums_do_not_depend_on_blocks(device):
         got = programs.execute(NCHW, graph, device, given, config=chosen)["y"]
         first = got if first is None else first
         assert np.array_equal(first, got)
+
+
+FAR = 2**31 + 5
+
+
+@devices
+@pytest.mark.parametrize(("engine", "line"), [
+    (NCHW, "conv_fprop x=2x3x6x7:f32:s{far}x42x7x1 w=4x3x3x2 -> y=2x4x4x6:f32:s{far}x24x6x1"),
+    (NCHW, "conv_dgrad dy=2x3x4x5:f32:s{far}x20x5x1 w=3x2x3x3 size=6x7 -> dx=2x2x6x7:f32:s{far}x42x7x1"),
+    (NHWC, "conv_fprop x=2x3x6x7:f32:s{far}x1x21x3 w=4x3x3x2 -> y=2x4x4x6:f32:s{far}x1x24x4"),
+    (POINT, "conv_fprop x=2x3x6x7:f32:s{far}x42x7x1 w=4x3x1x1 stride=2 -> y=2x4x3x4:f32:s{far}x12x4x1"),
+    (WINOGRAD, "conv_fprop x=2x16x9x9:f32:s{far}x81x9x1 w=16x16x3x3 -> y=2x16x7x7:f32:s{far}x49x7x1"),
+], ids=lambda p: getattr(p, "name", ""))  # fmt: skip
+def test_offsets_past_two_to_the_31(engine, line, device):
+    graph = Graph.parse(line.format(far=FAR))
+    assert engine.why_not(graph, device) is None
+    values = fill(graph, "exact")
+    arrays = {t.name: far_array(t) for t in (*graph.inputs, *graph.outputs)}
+    for name, value in values.items():
+        arrays[name][...] = value
+    run_program(engine.compile(graph, engine.default(graph, device), device), arrays, 2)
+    for name, want in evaluate(graph, values).items():
+        assert np.array_equal(arrays[name], want)
+
+
+def far_array(t):
+    """An array of the tensor's strides in memory of which only the pages touched exist."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE of Linux
+    flat = np.frombuffer(mmap.mmap(-1, t.span * 4, flags), np.float32)
+    return np.lib.stride_tricks.as_strided(flat, t.dim, [4 * s for s in t.stride])
 
 
 def test_new_sizes_need_no_new_kernel():

@@ -122,7 +122,7 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
                 for phase in k.range(phases):
                     t0, t1 = lists.before(phase), lists.before(phase + 1)
                     length, table = (c1 - c0) * (t1 - t0), View(k, x_table.addr(CB * t0), (1,), dtype="i64")
-                    for q in k.vectors(flat, by=NR, tail="switch"):
+                    for q in k.vectors(flat, by=NR):
                         here, lanes = View(k, xs.addr(q.base), (1,)), q.local()
                         for kb in k.range(k.ceil_div(count, MR)):
                             start = wp.addr(g * panels + o0 // MR + kb, c0 * taps + (c1 - c0) * t0, 0)
@@ -155,7 +155,13 @@ class ConvNCHW(Engine):
         return found if isinstance(found, str) else None
 
     def share(self, graph: Graph, device: CpuDevice) -> float:
-        return 0.6
+        g = parse(graph)
+        if isinstance(g, str):
+            return 0.0
+        c, MR = Conv.of(g), isas.ALL[device.isa].tile_rows(3)
+        used = c.K / round_up(max(c.K, 1), MR)
+        dense = step_class(c.cols.in_step, c.src[3]) and out_class(c)
+        return (0.65 if dense else 0.3) * used
 
     def knobs(self, graph: Graph, device: CpuDevice) -> dict[str, tuple[int, ...]]:
         """c_block: channels packed at once; band, images, k_chunk: rows, images, channels of a unit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -57,24 +58,35 @@ def conv_points(k: Kernel, dtype: str, rows: int, in_step: int, out_step: int, b
         v = v if b is None else v + b[o]
         return maximum(v, 0.0) if relu else v
 
+    def whole(n: Int) -> Iterator[Lanes]:
+        """Vectors over [0, n), the last one moved back rather than masked: shuffles read every second element
+        of a whole vector, a masked one is gathered."""
+        for long in k.either(n >= V):
+            if long:
+                for i in k.range(0, n - V, V):
+                    yield k.vector(i)
+                yield k.vector(n - V)
+            else:
+                yield k.first(0, n)
+
     def read(xs: View, line: View, n0: Int, r0: Int, channel0: Int, count: Int) -> None:
         """Channels of the unit's pixels to panels; pixels that are not there become zeros."""
         length = k.min(row_len, points - r0 * row_len)
         for c in k.range(count):
             for straight in k.either(direct):
                 if straight:
-                    for p in k.vectors(length, by=NR, tail="switch"):
-                        xs[p.base // B, c, k.vector(0, len(p.masks))] = x[n0, channel0 + c, r0, p]
+                    for p in k.vectors(length, by=NR):
+                        xs[p.base // B, c, k.vector(p.base % B, len(p.masks))] = x[n0, channel0 + c, r0, p]
                     continue
                 for image in k.range(NI):
                     for r in k.range(HB):
                         inside = (n0 + image < N) & (r0 + r < row_count)
                         at = (image * HB + r) * row_len
                         for reads in k.either(inside):
-                            for p in k.vectors(row_len):
+                            for p in k.vectors(row_len) if in_step != 2 or not reads else whole(row_len):
                                 line[p + at] = x[n0 + image, channel0 + c, r0 + r, p] if reads else 0.0
-                for p in k.vectors(pixels, by=NR, tail="switch"):
-                    xs[p.base // B, c, p.local()] = line[p]
+                for p in k.vectors(pixels, by=NR):
+                    xs[p.base // B, c, k.vector(p.base % B, len(p.masks))] = line[p]
 
     def write(sums: View, n0: Int, r0: Int, o0: Int, channel0: Int, count: Int) -> None:
         """Rows of sums to the tensor, with zeros between where the output is spread."""
@@ -107,7 +119,7 @@ def conv_points(k: Kernel, dtype: str, rows: int, in_step: int, out_step: int, b
         """A tile of MR outputs by the pixels q over a block of channels."""
         n0, r0, row, channel, keep = at
         acc, whole = k.tile(MR, q), k.vector(q.base, len(q.masks))
-        here, lanes = View(k, xs.addr(q.base // B, 0, 0), (1, B), (B, 1)), k.vector(0, len(q.masks))
+        here, lanes = View(k, xs.addr(q.base // B, 0, q.base % B), (1, B), (B, 1)), k.vector(0, len(q.masks))
         with k.unless(k.compare("==", c0, 0)):
             for i, s in enumerate(acc):
                 s.set(sums[row + i, whole])
@@ -147,7 +159,7 @@ def conv_points(k: Kernel, dtype: str, rows: int, in_step: int, out_step: int, b
                     start = wp.addr(g * panels + o0 // MR + kb, c0, 0)
                     panel = View(k, start, (1, MR), (MR, 1))
                     at = (n0, r0, kb * MR, g * K + o0 + kb * MR, count)
-                    for q in k.vectors(length, by=NR, tail="switch"):
+                    for q in k.vectors(length, by=NR):
                         cell(xs, sums, q, panel, c0, c1, at)
             with k.unless(direct):
                 write(sums, n0, r0, o0, g * K, count)

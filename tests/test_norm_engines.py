@@ -145,3 +145,14 @@ def test_refusals_say_why() -> None:
         ("batchnorm x=3x4 -> t, mean, inv_std; relu t upper_clip=6.0 -> y", "nothing behind"),
     ):
         assert word in (ENGINE.why_not(Graph.parse(line), host()) or ""), line
+
+
+@pytest.mark.parametrize("layout", ["", ":f32:nhwc"])
+def test_large_results_past_the_caches(layout: str) -> None:
+    x = f"4x64x120x120{layout}"
+    for line in (
+        f"batchnorm x={x} scale=64 bias=64",
+        f"batchnorm_inference x={x} mean=64 var=64",
+        f"batchnorm_backward dy={x} x={x} mean=64 inv_std=64",
+    ):
+        check(ENGINE, line, inputs(line), tolerance=16)

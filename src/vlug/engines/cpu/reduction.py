@@ -48,7 +48,7 @@ def reduction_program(
     x: Tensor, y: Tensor, axes: set[int], mean: bool, keepdim: bool, device: CpuDevice
 ) -> Program:
     """The program of y = sum or mean of x over `axes`."""
-    from vlug.engines.cpu.kernels.reduction import column_sums, row_sums
+    from vlug.engines.cpu.kernels.reduction import column_sums, row_sums, short_row_sums
 
     own = iter(y.stride)
     nest = []
@@ -84,9 +84,15 @@ def reduction_program(
         values |= {f"j{i}": a.extent, f"x_j{i}": a.strides[0]}
     values |= {"x_inner": inner.strides[0], "y_inner": inner.strides[1]}
     values |= parts(total * blocks_j * blocks_n, nbytes)
+    constants: dict[str, Any] = {"dtypes": (x.dtype.name, y.dtype.name), "kept": len(outer[0])}
     if columns:
         values |= {"partials": total * blocks_j * N, "groups": total * blocks_n}
         build, unit = column_sums, inner.strides[1] == 1
+    elif not outer[1] and blocks_n == 1:  # a row is one sum: no partial ones
+        group = max(BLOCK // N, 1)
+        values |= {"group": group, **parts(-(-total // group), nbytes)}
+        constants["unit"] = inner.strides[0] == 1
+        return native(short_row_sums, device, [x.name, y.name], values, **constants)
     else:
         group = max(BLOCK // max(blocks_j * blocks_n, 1), 1)
         values |= {"partials": total * blocks_j * blocks_n, "group": group, "groups": -(-total // group)}
@@ -96,8 +102,7 @@ def reduction_program(
         device,
         [x.name, y.name],
         values,
-        dtypes=(x.dtype.name, y.dtype.name),
-        kept=len(outer[0]),
+        **constants,
         reduced=len(outer[1]),
         unit=unit,
     )

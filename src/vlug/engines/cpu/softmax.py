@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from vlug.codegen.isa import ALL
 from vlug.engines.base import Engine, EngineConfig, Program
 from vlug.engines.cpu.nest import Axis, folded, native, no_kernels, parts, product
 from vlug.graph import Graph
@@ -70,7 +71,8 @@ class SoftmaxEngine(Engine):
             values[f"i{i}"] = a.extent
             values |= {f"{n}_i{i}": s for n, s in zip(names, a.strides)}
         values |= {f"{n}_d0": s for n, s in zip(names, along)}
-        build = getattr(
-            kernels, f"softmax{'_backward' if backward else ''}_{'columns' if columns else 'rows'}"
-        )
+        shape = "columns" if columns else "rows"
+        if not (columns or backward) and 4 * ALL[device.isa].lanes >= L:
+            shape = "short_rows"
+        build = getattr(kernels, f"softmax{'_backward' if backward else ''}_{shape}")
         return native(build, device, [t.name for t in tensors], values, **constants)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vlug.codegen.ir import Int, Kernel, Val, View
+from vlug.codegen.ir import Int, Kernel, Lanes, Val, View
 from vlug.codegen.types import I64
 
-__all__ = ["aligned", "nested", "sizes", "tree", "unflatten", "units"]
+__all__ = ["aligned", "both_ways", "nested", "sizes", "tree", "unflatten", "units", "whole"]
 
 
 def sizes(k: Kernel, stem: str, n: int) -> list[Int]:
@@ -53,6 +53,19 @@ def tree(rows: Sequence[Any]) -> Any:
     while len(rows) > 1:
         rows = [a + b for a, b in zip(rows[::2], rows[1::2])] + (rows[-1:] if len(rows) % 2 else [])
     return rows[0]
+
+
+def both_ways(k: Kernel, past_caches: Val | None) -> Iterator[bool]:
+    """What follows, twice: with stores past the caches where the condition holds, with plain ones elsewhere."""
+    if past_caches is None:
+        yield False
+    else:
+        yield from k.either(past_caches)
+
+
+def whole(n: Lanes) -> bool:
+    """Whether no lane is left out."""
+    return all(m is None for m in n.masks)
 
 
 def aligned(k: Kernel, view: View) -> Val:

@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, View, maximum, sqrt
-from vlug.engines.cpu.kernels.common import nested, sizes, tree, unflatten, units
+from vlug.engines.cpu.kernels.common import (
+    aligned,
+    both_ways,
+    nested,
+    sizes,
+    tree,
+    unflatten,
+    units,
+    whole,
+)
 
 __all__ = [
     "backward_planes",
@@ -108,10 +117,13 @@ def _normal(mean: Any, factor: Any, bias: Any, dtype: str, relu: bool) -> Callab
     return of
 
 
-def training_planes(k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool, relu: bool) -> None:
+def training_planes(
+    k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool, relu: bool, stream: bool
+) -> None:
     """Tensors: x scale bias running_mean running_var y mean inv_std next_mean next_var; planes (*J, N)."""
     C, J, N, dtype = k.size("C"), sizes(k, "j", outer), k.size("N"), _dtype(kinds)
     x, y = _planes(k, C, J, N, unit, "xy", (0, 5), kinds)
+    fits = aligned(k, y) if stream else None
     vectors = _vectors(k, C, dense, (1, 2, 3, 4, 6, 7, 8, 9), kinds)
     for c in units(k, C):
         s, q = k.var(k.zeros(2, WIDE)), k.var(k.zeros(2, WIDE))
@@ -130,8 +142,9 @@ def training_planes(k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool
         of = _normal(*_statistics(k, c, s.sum(), q.sum(), shift, vectors), dtype, relu)
         for j in nested(k, J):
             line, out = x.at(c, *j), y.at(c, *j)
-            for n in k.vectors(N, by=4):
-                out[n] = of(line[n])
+            for past in both_ways(k, fits):
+                for n in k.vectors(N, by=4):
+                    out.store(n, of(line[n]), stream=past and whole(n))
 
 
 def _groups(k: Kernel, begin: Int, end: Int, together: int) -> Any:
@@ -148,7 +161,7 @@ def _block(k: Kernel, u: Int) -> tuple[Int, Int]:
     return u * RB, k.min((u + 1) * RB, k.size("rows"))
 
 
-def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool) -> None:
+def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool, stream: bool) -> None:
     """Tensors as in training_planes; rows (*J) of C channels."""
     C, J, dtype, blocks = k.size("C"), sizes(k, "j", outer), _dtype(kinds), k.size("blocks")
     x, y = _rows(k, C, J, "xy", (0, 5), kinds)
@@ -183,19 +196,21 @@ def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool) 
             shift = None if origin is None else origin[c.where(blocks > 0)]
             for i, v in enumerate(_statistics(k, c, s, q, shift, vectors)):
                 ready[i, c] = v
-    _apply_rows(k, J, C, ready, x, y, dtype, relu)
+    _apply_rows(k, J, C, ready, x, y, dtype, relu, stream)
 
 
 def _apply_rows(
-    k: Kernel, J: Sequence[Int], C: Int, ready: View, x: View, y: View, dtype: str, relu: bool
+    k: Kernel, J: Sequence[Int], C: Int, ready: View, x: View, y: View, dtype: str, relu: bool, stream: bool
 ) -> None:
+    fits = aligned(k, y) if stream else None
     for u in units(k, k.size("blocks"), backwards=True):
         for group in _groups(k, *_block(k, u), 4):
             lines = [(x.at(*r), y.at(*r)) for r in (unflatten(r, J) for r in group)]
-            for c in k.vectors(C):
-                of = _normal(ready[0, c], ready[1, c], ready[2, c], dtype, relu)
-                for line, out in lines:
-                    out[c] = of(line[c])
+            for past in both_ways(k, fits):
+                for c in k.vectors(C):
+                    of = _normal(ready[0, c], ready[1, c], ready[2, c], dtype, relu)
+                    for line, out in lines:
+                        out.store(c, of(line[c]), stream=past and whole(c))
 
 
 def _given(k: Kernel, c: Any, vectors: Sequence[Any]) -> Three:
@@ -205,10 +220,13 @@ def _given(k: Kernel, c: Any, vectors: Sequence[Any]) -> Three:
     return mean[c].to(WIDE), (inv if scale is None else inv * scale[c].to(WIDE)), _at(bias, c, 0.0)
 
 
-def inference_planes(k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool, relu: bool) -> None:
+def inference_planes(
+    k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool, relu: bool, stream: bool
+) -> None:
     """Tensors: x mean var scale bias y; a plane's row at a time."""
     C, J, N, dtype = k.size("C"), sizes(k, "j", outer), k.size("N"), _dtype(kinds)
     x, y = _planes(k, C, J, N, unit, "xy", (0, 5), kinds)
+    fits = aligned(k, y) if stream else None
     vectors = _vectors(k, C, dense, (1, 2, 3, 4), kinds)
     total = C
     for e in J:
@@ -217,11 +235,12 @@ def inference_planes(k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: boo
         *j, c = unflatten(u, [*J, C])
         of = _normal(*_given(k, c, vectors), dtype, relu)
         line, out = x.at(c, *j), y.at(c, *j)
-        for n in k.vectors(N, by=4):
-            out[n] = of(line[n])
+        for past in both_ways(k, fits):
+            for n in k.vectors(N, by=4):
+                out.store(n, of(line[n]), stream=past and whole(n))
 
 
-def inference_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool) -> None:
+def inference_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool, stream: bool) -> None:
     """Tensors as in inference_planes; rows (*J) of C channels."""
     C, J, dtype = k.size("C"), sizes(k, "j", outer), _dtype(kinds)
     x, y = _rows(k, C, J, "xy", (0, 5), kinds)
@@ -231,7 +250,7 @@ def inference_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool)
         for c in k.vectors(u * (16 * k.V), k.min((u + 1) * (16 * k.V), C)):
             for i, v in enumerate(_given(k, c, vectors)):
                 ready[i, c] = v
-    _apply_rows(k, J, C, ready, x, y, dtype, relu)
+    _apply_rows(k, J, C, ready, x, y, dtype, relu, stream)
 
 
 # --- backward ------------------------------------------------------------------------------------
@@ -256,10 +275,13 @@ def _dx(dy: Any, x: Any, mean: Any, three: Sequence[Any], training: bool) -> Any
     return (dy - first - (x - mean) * second) * factor if training else dy * factor
 
 
-def backward_planes(k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool, training: bool) -> None:
+def backward_planes(
+    k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool, training: bool, stream: bool
+) -> None:
     """Tensors: dy x scale mean inv_std dx dscale dbias."""
     C, J, N, dtype = k.size("C"), sizes(k, "j", outer), k.size("N"), _dtype(kinds)
     dy, x, dx = _planes(k, C, J, N, unit, "gxd", (0, 1, 5), kinds)
+    fits = aligned(k, dx) if stream else None
     scale, mean, inv_std, dscale, dbias = _vectors(k, C, dense, (2, 3, 4, 6, 7), kinds)
     sums = dscale is not None or dbias is not None or training
     for c in units(k, C):
@@ -283,11 +305,13 @@ def backward_planes(k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool
         narrow = [v if isinstance(v, float) else v.to(dtype) for v in three]
         for j in nested(k, J):
             g, line, out = dy.at(c, *j), x.at(c, *j), dx.at(c, *j)
-            for n in k.vectors(N, by=4):
-                out[n] = _dx(g[n], line[n] if training else None, mu, narrow, training)
+            for past in both_ways(k, fits):
+                for n in k.vectors(N, by=4):
+                    v = _dx(g[n], line[n] if training else None, mu, narrow, training)
+                    out.store(n, v, stream=past and whole(n))
 
 
-def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bool) -> None:
+def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bool, stream: bool) -> None:
     """Tensors as in backward_planes; rows (*J) of C channels."""
     C, J, dtype, blocks = k.size("C"), sizes(k, "j", outer), _dtype(kinds), k.size("blocks")
     dy, x, dx = _rows(k, C, J, "gxd", (0, 1, 5), kinds)
@@ -323,11 +347,14 @@ def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bo
                 ready[i, c] = v
     if dx is None:
         return
+    fits = aligned(k, dx) if stream else None
     for u in units(k, blocks, backwards=True):
         for group in _groups(k, *_block(k, u), 4):
             rows = [unflatten(r, J) for r in group]
             lines = [(dy.at(*r), x.at(*r), dx.at(*r)) for r in rows]
-            for c in k.vectors(C):
-                three, mu = [ready[i, c] for i in range(3)], ready[3, c]
-                for g, line, out in lines:
-                    out[c] = _dx(g[c], line[c] if training else None, mu, three, training)
+            for past in both_ways(k, fits):
+                for c in k.vectors(C):
+                    three, mu = [ready[i, c] for i in range(3)], ready[3, c]
+                    for g, line, out in lines:
+                        v = _dx(g[c], line[c] if training else None, mu, three, training)
+                        out.store(c, v, stream=past and whole(c))

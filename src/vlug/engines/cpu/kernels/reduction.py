@@ -5,7 +5,7 @@ from __future__ import annotations
 from vlug.codegen.ir import Kernel, Val, Var
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units
 
-__all__ = ["column_sums", "row_sums"]
+__all__ = ["column_sums", "row_sums", "short_row_sums"]
 
 
 def row_sums(k: Kernel, dtypes: tuple[str, str], kept: int, reduced: int, unit: bool) -> None:
@@ -42,6 +42,25 @@ def row_sums(k: Kernel, dtypes: tuple[str, str], kept: int, reduced: int, unit: 
             for b in k.vectors(blocks, by=4):
                 s += partial[i, b]
             y[(*unflatten(i, I), 0)] = s.sum() / count
+
+
+def short_row_sums(k: Kernel, dtypes: tuple[str, str], kept: int, unit: bool) -> None:
+    """y[i…] = sum over n of x[i…, n], divided by `count`, for rows that are one block."""
+    x_type, y_type = dtypes
+    dtype = "f64" if x_type == "f64" else "f32"
+    I, N = sizes(k, "i", kept), k.size("N")
+    step = 1 if unit else k.size("x_inner")
+    x = k.view(*I, N, strides=[*sizes(k, "x_i", kept), step], dtype=x_type)
+    y = k.view(*I, 1, strides=[*sizes(k, "y_i", kept), 0], dtype=y_type)
+    total, group, count = k.size("kept"), k.size("group"), k.scalar("count", dtype)
+    for u in units(k, k.ceil_div(total, group)):
+        for i in k.range(u * group, k.min((u + 1) * group, total)):
+            at = unflatten(i, I)
+            line = x.at(*at)
+            acc = k.var(k.zeros(4, dtype))
+            for n in k.vectors(N, by=4, tail="switch"):
+                acc += line[n]
+            y[(*at, 0)] = acc.sum() / count
 
 
 def add_rows(k: Kernel, acc: Var, rows: list[Val]) -> None:

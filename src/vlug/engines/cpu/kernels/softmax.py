@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vlug.codegen.ir import Int, Kernel, Lanes, View, larger
+from vlug.codegen.ir import Int, Kernel, Lanes, View, larger, reduce
 from vlug.codegen.vecmath import exp, log
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units
 
@@ -18,6 +18,7 @@ __all__ = [
     "softmax_backward_rows",
     "softmax_columns",
     "softmax_rows",
+    "softmax_short_rows",
     "top_of",
 ]
 
@@ -81,6 +82,19 @@ def softmax_rows(k: Kernel, kinds: tuple[str, ...], outer: int, unit: bool, logs
                 scale = 1.0 / total.sum()
                 for n in k.vectors(L, by=4):
                     out[n] = row[n] * scale
+
+
+def softmax_short_rows(k: Kernel, kinds: tuple[str, ...], outer: int, unit: bool, logs: bool) -> None:
+    """The same for rows of at most four vectors, which stay in registers from load to store."""
+    L = k.size("L")
+    I, (x, y) = views(k, "xy", kinds, outer, [L], [int(unit)])
+    for i in lines(k, I):
+        line, out = x.at(*i), y.at(*i)
+        for n in k.vectors(L, by=4, tail="switch"):  # one of its bodies runs
+            d = line.load(n, other=LOW)
+            d = d - reduce(d, larger)
+            e = k.valid(n, exp(d))
+            out[n] = d - log(e.sum()) if logs else e * (1.0 / e.sum())
 
 
 def column_blocks(k: Kernel, I: Sequence[Int], N: Int) -> Iterator[tuple[list[Int], Lanes]]:

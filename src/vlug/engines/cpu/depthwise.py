@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
-from vlug.engines.cpu.nest import native, no_kernels, parts, vectors_at_once
+from vlug.engines.cpu.nest import channel_parts, native, no_kernels, parts, vectors_at_once
 from vlug.graph import Graph
 from vlug.ops.base import need
 from vlug.tensor import Tensor
@@ -99,7 +99,7 @@ class DepthwiseEngine(Engine):
             blocks = 0
             if rows and mode == "wgrad":
                 values["blocks"] = 0
-        values |= parts(blocks, nbytes)
+        values |= parts(blocks, nbytes) | channel_parts(values["C"], nbytes)
         build = getattr(kernels, f"{mode}_{'rows' if rows else 'planes'}")
         operands = [*need(graph.ins(node)), *need(graph.outs(node))]
         constants = {"kinds": tuple(t.dtype.name for t in operands), **constants}

@@ -14,7 +14,17 @@ from vlug.engines.base import NativeProgram
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
 
-__all__ = ["SMALL", "Axis", "folded", "native", "no_kernels", "parts", "product", "vectors_at_once"]
+__all__ = [
+    "SMALL",
+    "Axis",
+    "channel_parts",
+    "folded",
+    "native",
+    "no_kernels",
+    "parts",
+    "product",
+    "vectors_at_once",
+]
 
 #: Problems of fewer bytes run as one part: a fork-join costs more than the second core brings.
 SMALL = 32 << 10
@@ -57,6 +67,12 @@ def vectors_at_once(n: int, device: CpuDevice) -> int:
     """How many vectors along n elements to work on at once: 4, 2 or 1, whichever takes the fewest steps."""
     V = ALL[device.isa].lanes
     return min((4, 2, 1), key=lambda by: n // (by * V) + -(-(n % (by * V)) // V))
+
+
+def channel_parts(C: int, nbytes: int) -> dict[str, int]:
+    """Arguments of `common.channel_blocks`: 64 channels a unit, all of them where the bytes are few."""
+    CB = max(C, 1) if nbytes < SMALL else 64
+    return {"CB": CB, "c_parts": -(-C // CB)}
 
 
 def no_kernels(device: CpuDevice) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
-from vlug.engines.cpu.nest import Axis, folded, native, no_kernels, parts, product
+from vlug.engines.cpu.nest import Axis, channel_parts, folded, native, no_kernels, parts, product
 from vlug.engines.cpu.pointwise import STREAM
 from vlug.graph import Graph
 from vlug.ops.base import need
@@ -159,4 +159,5 @@ class _Plan:
         blocks = -(-blocks // 4) * 4 if lines >= 4 * LEAST else blocks  # an even share for 2 and 4 threads
         RB = -(-lines // max(blocks, 1)) if lines else 1
         blocks = -(-lines // RB)
-        return out | {"rows": lines, "RB": RB, "blocks": blocks} | parts(blocks, self.nbytes)
+        out |= {"rows": lines, "RB": RB, "blocks": blocks}
+        return out | parts(blocks, self.nbytes) | channel_parts(C, self.nbytes)

@@ -8,7 +8,7 @@ from typing import Any
 from vlug.codegen.ir import Int, Kernel, Lanes, Val, View
 from vlug.codegen.types import I64
 
-__all__ = ["aligned", "both_ways", "nested", "sizes", "tree", "unflatten", "units", "whole"]
+__all__ = ["aligned", "both_ways", "channel_blocks", "nested", "sizes", "tree", "unflatten", "units", "whole"]
 
 
 def sizes(k: Kernel, stem: str, n: int) -> list[Int]:
@@ -26,6 +26,13 @@ def units(k: Kernel, total: Int, backwards: bool = False) -> Iterator[Int]:
         lo, hi = begin * per, k.min(end * per, total)
         for u in k.loop(lo, hi):
             yield (lo + hi - 1) - u if backwards else u
+
+
+def channel_blocks(k: Kernel, C: Int) -> Iterator[tuple[Int, Int]]:
+    """A parallel loop over [first, last) of C channels, CB of them to a unit (see nest.channel_parts)."""
+    CB = k.size("CB")
+    for u in k.parallel(k.size("c_parts")):
+        yield u * CB, k.min((u + 1) * CB, C)
 
 
 def unflatten(u: Int, extents: Sequence[Int]) -> list[Int]:
@@ -56,7 +63,7 @@ def tree(rows: Sequence[Any]) -> Any:
 
 
 def both_ways(k: Kernel, past_caches: Val | None) -> Iterator[bool]:
-    """What follows, twice: with stores past the caches where the condition holds, with plain ones elsewhere."""
+    """What follows, twice: storing past the caches where the condition holds, plainly elsewhere."""
     if past_caches is None:
         yield False
     else:

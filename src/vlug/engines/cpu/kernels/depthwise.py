@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, View, select
-from vlug.engines.cpu.kernels.common import unflatten, units
+from vlug.engines.cpu.kernels.common import channel_blocks, unflatten, units
 from vlug.engines.cpu.kernels.window import Line, Reach, covering, gather_rows, inside, loader, span
 
 __all__ = [
@@ -191,9 +191,8 @@ def _packed(k: Kernel, weights: View, h: Line, w: Line, dtype: str, flip: bool =
     """Weights as [R][S][C], turned by 180° if flip."""
     C = k.size("C")
     packed = k.shared(k.size("R"), k.size("S"), C, dtype=dtype)
-    lanes = 8 * k.V
-    for u in k.parallel(k.ceil_div(C, lanes)):
-        for c in k.range(u * lanes, k.min((u + 1) * lanes, C)):
+    for c0, c1 in channel_blocks(k, C):
+        for c in k.range(c0, c1):
             for r in k.range(h.taps):
                 for s in k.range(w.taps):
                     from_ = (h.taps - 1 - r, w.taps - 1 - s) if flip else (r, s)
@@ -280,11 +279,10 @@ def wgrad_rows(k: Kernel, kinds: tuple[str, ...], dilation: int, by: int) -> Non
                         for q in k.range(q0, q1):
                             acc += grads[q, c] * seen[q * w.stride + shift, c]
                         sums[r, s, c] = acc
-    lanes = 4 * k.V
-    for u in k.parallel(k.ceil_div(C, lanes)):
+    for c0, c1 in channel_blocks(k, C):
         for r in k.range(h.taps):
             for s in k.range(w.taps):
-                for one in k.range(u * lanes, k.min((u + 1) * lanes, C)):
+                for one in k.range(c0, c1):
                     total = k.var(k.val(0.0, dtype="f64"))
                     for b in k.range(blocks):
                         total += partial[b, r, s, one].to("f64")

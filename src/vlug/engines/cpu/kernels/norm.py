@@ -14,6 +14,7 @@ from vlug.codegen.ir import Int, Kernel, View, maximum, sqrt
 from vlug.engines.cpu.kernels.common import (
     aligned,
     both_ways,
+    channel_blocks,
     nested,
     sizes,
     tree,
@@ -187,8 +188,8 @@ def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool, 
                 for a in v:
                     squares = a * a + squares
                 Q[c] = squares
-    for u in k.parallel(k.ceil_div(C, 4 * k.V)):
-        for c in k.vectors(u * (4 * k.V), k.min((u + 1) * (4 * k.V), C)):
+    for c0, c1 in channel_blocks(k, C):
+        for c in k.vectors(c0, c1):
             s, q = k.var(k.zeros(1, WIDE)), k.var(k.zeros(1, WIDE))
             for b in k.range(blocks):
                 s += sums[b, 0, c]
@@ -246,8 +247,8 @@ def inference_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool,
     x, y = _rows(k, C, J, "xy", (0, 5), kinds)
     vectors = _vectors(k, C, dense, (1, 2, 3, 4), kinds)
     ready = k.shared(3, C, dtype=dtype)
-    for u in k.parallel(k.ceil_div(C, 16 * k.V)):
-        for c in k.vectors(u * (16 * k.V), k.min((u + 1) * (16 * k.V), C)):
+    for c0, c1 in channel_blocks(k, C):
+        for c in k.vectors(c0, c1):
             for i, v in enumerate(_given(k, c, vectors)):
                 ready[i, c] = v
     _apply_rows(k, J, C, ready, x, y, dtype, relu, stream)
@@ -318,8 +319,8 @@ def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bo
     scale, mean, inv_std, dscale, dbias = _vectors(k, C, dense, (2, 3, 4, 6, 7), kinds)
     wanted = dscale is not None or dbias is not None or training
     sums, ready = k.shared(blocks, 2, C, dtype=dtype), k.shared(4, C, dtype=dtype)
-    for u in k.parallel(k.ceil_div(C, 16 * k.V)):  # means once, dense, in the type of the arithmetic
-        for c in k.vectors(u * (16 * k.V), k.min((u + 1) * (16 * k.V), C)):
+    for c0, c1 in channel_blocks(k, C):  # means once, dense, in the type of the arithmetic
+        for c in k.vectors(c0, c1):
             ready[3, c] = mean[c]
     together = 8 if k.isa.registers == 32 else 4
     if wanted:
@@ -335,8 +336,8 @@ def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bo
                     g = [a[c] for a, _ in pairs]
                     S[c] = S[c] + tree(g)
                     T[c] = T[c] + tree([v * (b[c] - mu) for v, (_, b) in zip(g, pairs)])
-    for u in k.parallel(k.ceil_div(C, 4 * k.V)):
-        for c in k.vectors(u * (4 * k.V), k.min((u + 1) * (4 * k.V), C)):
+    for c0, c1 in channel_blocks(k, C):
+        for c in k.vectors(c0, c1):
             total: list[Any] = [None, None]
             if wanted:
                 total = s, t = [k.var(k.zeros(1, WIDE)), k.var(k.zeros(1, WIDE))]

@@ -382,18 +382,41 @@ def tolerance(graph: Graph, inputs: Mapping[str, Array], expected: Mapping[str, 
     """What each element of each output may be off: 2 × the largest error of a plain run + 2 ulp.
 
     The plain run has fp32 arithmetic (f64 for f64 inputs), sums term by term, and rounds every tensor to its
-    dtype, intermediates too.
+    dtype, intermediates too. Over few outputs one run may be exact by luck: then the largest error of
+    several runs, on other values, counts.
     """
-    rough = plain(graph, inputs)
-    allowed = {}
+    worst = _plain_errors(graph, inputs, expected)
+    if any(t.numel < FEW for t in graph.outputs):
+        for seed in range(1, 9):
+            more = _repeated_slices(graph, fill(graph, "real", seed))
+            for name, error in _plain_errors(graph, more, evaluate(graph, more)).items():
+                worst[name] = max(worst[name], error)
+    return {t.name: 2 * worst[t.name] + 2 * ulp(expected[t.name], t.dtype) for t in graph.outputs}
+
+
+FEW = 64
+
+
+def _plain_errors(
+    graph: Graph, inputs: Mapping[str, Array], expected: Mapping[str, Array]
+) -> dict[str, float]:
+    """The largest error of a plain run in each output, non-finite elements aside."""
+    rough, worst = plain(graph, inputs), {}
     for t in graph.outputs:
-        want = expected[t.name]
         with np.errstate(invalid="ignore", over="ignore"):
-            error = np.abs(rough[t.name] - want)
+            error = np.abs(rough[t.name] - expected[t.name])
         error = error[np.isfinite(error)]
-        worst = float(error.max()) if error.size else 0.0
-        allowed[t.name] = 2 * worst + 2 * ulp(want, t.dtype)
-    return allowed
+        worst[t.name] = float(error.max()) if error.size else 0.0
+    return worst
+
+
+def _repeated_slices(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
+    """The inputs as arrays of the graph's strides hold them: a dimension of stride 0 repeats one slice."""
+    for t in graph.inputs:
+        for axis, (d, s) in enumerate(zip(t.dim, t.stride)):
+            if s == 0 and d > 1:
+                inputs[t.name] = np.broadcast_to(inputs[t.name].take([0], axis), t.dim)
+    return inputs
 
 
 def ulp(a: Array, d: DType) -> Array:
@@ -453,11 +476,7 @@ class Case:
 
     @classmethod
     def of(cls, graph: Graph, kind: str = "real", seed: int = 0) -> Case:
-        inputs = fill(graph, kind, seed)
-        for t in graph.inputs:  # a repeated slice holds one value
-            for axis, (d, s) in enumerate(zip(t.dim, t.stride)):
-                if s == 0 and d > 1:
-                    inputs[t.name] = np.broadcast_to(inputs[t.name].take([0], axis), t.dim)
+        inputs = _repeated_slices(graph, fill(graph, kind, seed))
         with np.errstate(all="ignore"):
             expected = evaluate(graph, inputs)
             exact = kind == "exact" and all(n.op.is_exact for n in graph) and _holds(graph, expected)

@@ -334,6 +334,7 @@ _SAMPLES = (
     ("0x3x3x3", "3x3x3x3", ""),  # B1
     ("2x0x4x4", "3x0x3x3", "pad=1"),
     ("2x3x4x4", "0x3x3x3", "pad=1"),
+    ("2x5x4x4", "0x1x3x3", "pad=1 groups=5"),
     ("2x3x0x4", "5x3x1x1", ""),
     ("2x3x20", "4x3x3", "pad=1 stride=2"),  # one dimension
     ("1x2x4x5x6", "3x2x2x3x3", "pad=1x0x1"),  # three

@@ -35,6 +35,8 @@ class DepthwiseEngine(Engine):
         op: Any = graph.nodes[0].op
         if op.groups != x.dim[1]:
             return f"{op.groups} groups over {x.dim[1]} channels: not depthwise"
+        if op.name == "conv_dgrad" and graph.tensors[graph.nodes[0].inputs[0] or ""].dim[1] == 0:
+            return "dy has no channels: each element of dx is an empty sum"
         if x.rank > 4:
             return f"{x.rank - 2} spatial dimensions, it has kernels for 1 and 2"
         if x.dim[-1] * max(x.dim[-2], 1) >= 1 << 31:

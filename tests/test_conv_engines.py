@@ -153,8 +153,10 @@ def test_a_resnet_step_needs_few_kernels():
 @pytest.mark.parametrize("isa", [isas.AVX512], ids=str)
 @pytest.mark.parametrize(("build", "constants"), [
     (conv_nchw.conv_planes, {"dtype": "f32", "rows": 8, "vectors": 3, "in_step": 1, "out_step": 1}),
-    (conv_nchw.conv_planes, {"dtype": "bf16", "rows": 8, "vectors": 3, "in_step": 2, "out_step": 2}),
+    (conv_nchw.conv_planes, {"dtype": "f32", "rows": 8, "vectors": 3, "in_step": 2, "out_step": 2}),
+    (conv_nchw.conv_planes, {"dtype": "bf16", "rows": 8, "vectors": 3, "in_step": 1, "out_step": 2}),
     (conv_nhwc.conv_pixels, {"dtype": "f32", "run": 7, "c_block": 32}),
+    (conv_nhwc.conv_pixels, {"dtype": "f16", "run": 7, "c_block": 128}),
     (conv_pointwise.conv_points, {"dtype": "f32", "rows": 8, "in_step": 1, "out_step": 1}),
     (conv_winograd.conv_winograd, {"dtype": "f32", "run": 14, "last": False}),
     (conv_winograd.conv_winograd, {"dtype": "f32", "run": 14, "last": True}),

@@ -52,7 +52,7 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
     x_table, w_table = tables(k, lists, phases, taps, CB, channel, 1, size("w_c"))
     wp = pack_weights(k, w, lists, w_table, None, (G, C, K, CB, phases, taps, size("w_c"), parts), MR)
 
-    def read(xs: View, n0: Int, i0: Int, channel0: Int, count: Int) -> None:
+    def read(xs: View, zeros: View, n0: Int, i0: Int, channel0: Int, count: Int) -> None:
         """Channels of the unit's images to scratch; rows outside the image become zeros."""
         for c in k.range(count):
             for pr in k.range(row_planes):
@@ -72,7 +72,7 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
                                         at = (p + first) * (in_step or col_step) + residue
                                         xs[p + to] = x[n0 + image, channel0 + c, h, at]
                                     else:
-                                        xs[p + to] = 0.0
+                                        xs[p + to] = zeros[k.vector()]
 
     def finish(v: Val, o: Int) -> Val:
         v = v if b is None else v + b[o]
@@ -103,6 +103,23 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
                                         v = finish(out[a * col_phases + f, o, p + at], ch)
                                         y[n, ch, h, p * col_out + f] = v
 
+    def reduce(xs: View, zeros: View, out: View, phase: tuple[Int, Int], table: View,
+               outputs: tuple[Int, Int, Int], block: tuple[Int, Int, Int]) -> None:  # fmt: skip
+        """Adds a block of channels to the sums of a phase, tile by tile."""
+        (at, length), (g, o0, count), (c0, c1, t0) = phase, outputs, block
+        for q in k.vectors(flat, by=NR):
+            here, lanes = View(k, xs.addr(q.base), (1,)), q.local()
+            for kb in k.range(k.ceil_div(count, MR)):
+                start = wp.addr(g * panels + o0 // MR + kb, c0 * taps + (c1 - c0) * t0, 0)
+                panel = View(k, start, (1, MR), (MR, 1))
+                acc = [k.var(zeros[k.vector(0, len(q.masks))]) for _ in range(MR)]
+                with k.unless(k.compare("==", c0, 0)):
+                    for i, s in enumerate(acc):
+                        s.set(out[at, kb * MR + i, q])
+                table_sum(k, acc, panel, here, lanes, table, length)
+                for i, s in enumerate(acc):
+                    out[at, kb * MR + i, q] = s
+
     groups, bands, chunks = k.ceil_div(N, NI), size("bands"), k.ceil_div(K, KC)
     units = G * groups * bands * chunks
     n = k.max(k.min(parts, units), 1)  # no unit at all where the result is empty
@@ -110,6 +127,9 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
     for lo, hi in k.chunk(n):
         xs = k.scratch(CB * channel)
         out = k.scratch(phases, KC, out_row)
+        # Zeros come from memory: as a constant they would occupy a register that the tile needs.
+        zeros = k.scratch(NR * V)
+        zeros[k.vector(0, NR)] = k.zeros(NR)
         for p in k.vectors(CB * channel, by=4):
             xs[p] = 0.0
         for u in k.range(lo * per, k.min(hi * per, units)):
@@ -118,21 +138,13 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
             n0, g = rest % groups * NI, rest // groups
             count = k.min(KC, K - o0)
             for c0, c1 in k.blocks(C, CB):
-                read(xs, n0, i0, g * C + c0, c1 - c0)
+                read(xs, zeros, n0, i0, g * C + c0, c1 - c0)
                 for phase in k.range(phases):
                     t0, t1 = lists.before(phase), lists.before(phase + 1)
                     length, table = (c1 - c0) * (t1 - t0), View(k, x_table.addr(CB * t0), (1,), dtype="i64")
-                    for q in k.vectors(flat, by=NR):
-                        here, lanes = View(k, xs.addr(q.base), (1,)), q.local()
-                        for kb in k.range(k.ceil_div(count, MR)):
-                            start = wp.addr(g * panels + o0 // MR + kb, c0 * taps + (c1 - c0) * t0, 0)
-                            panel, acc = View(k, start, (1, MR), (MR, 1)), k.tile(MR, q)
-                            with k.unless(k.compare("==", c0, 0)):
-                                for i, s in enumerate(acc):
-                                    s.set(out[phase, kb * MR + i, q])
-                            table_sum(k, acc, panel, here, lanes, table, length)
-                            for i, s in enumerate(acc):
-                                out[phase, kb * MR + i, q] = s
+                    due = (length > 0) | k.compare("==", c0, 0)  # a phase without taps is zeros once
+                    with k.when(due):
+                        reduce(xs, zeros, out, (phase, length), table, (g, o0, count), (c0, c1, t0))
             write(out, n0, i0, o0, g * K, count)
 
 

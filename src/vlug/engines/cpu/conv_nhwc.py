@@ -102,12 +102,12 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
             table[runs, i] = k.to_int(0)
 
     def reduce_tile(xs: View, zeros: View, table: View, panel: View, length: Int, two: list[View],
-                    mine: View, c0: Int, c1: Int, channel0: Int, o: Int) -> None:  # fmt: skip
+                    mine: View, fresh: Val, c1: Int, channel0: Int, o: Int) -> None:  # fmt: skip
         """The tile's sum over a block of channels; after the last block, to the tensor."""
         every = k.vector(0, NR)
         acc = [k.var(zeros[every]) for _ in range(2 * run)]
         from_ = [View(k, xs.addr(0, r[0].idx()), (1,)) for r in two]
-        with k.unless(k.compare("==", c0, 0)):
+        with k.unless(fresh):
             for i, s in enumerate(acc):
                 s.set(mine[i, every])
 
@@ -163,14 +163,16 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                     length = (c1 - c0) * (t1 - t0)
                     table = either_table(k, c1 - c0, c_block, x_table, x_last, t0)
                     find_runs(table_of_runs, n0, i0, phase)
-                    for kb in k.range(k.ceil_div(count, B)):
+                    # A phase without taps is written once, at the end.
+                    fresh, due = length.eq(0) | k.compare("==", c0, 0), (length > 0) | k.compare("==", c1, C)
+                    for kb in k.range(k.choose(due, k.ceil_div(count, B), 0)):
                         o = o0 + kb * B
                         start = wp.addr(g * panels + o // B, c0 * taps + (c1 - c0) * t0, 0)
                         panel = View(k, start, (1, B), (B, 1))
                         for tile in k.range(tiles):
                             two = [table_of_runs.at(tile * 2 + r) for r in range(2)]
                             mine = sums.at(k.choose(one_slot, 0, (phase * (KC // B) + kb) * tiles + tile))
-                            reduce_tile(xs, zeros, table, panel, length, two, mine, c0, c1, g * K, o)
+                            reduce_tile(xs, zeros, table, panel, length, two, mine, fresh, c1, g * K, o)
 
 
 class ConvNHWC(Engine):

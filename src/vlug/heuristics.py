@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,7 +147,8 @@ class Problem:
 
     op:     the operation that does the work.       layout: nchw, nhwc or strided, of the main tensor.
     kind:   1x1, 1x1s (strided), 3x3, 3x3s, kxk, kxks, depthwise, grouped for convolutions, else "".
-    dtype:  of the main tensor.                     size:   tiny, small, large.
+    dtype:  of the main tensor.
+    size:   tiny, small, large; for convolutions tiny (little to do), p7, p14, p28, p56: planes of up to 7×7 …
     """
 
     op: str
@@ -177,13 +179,15 @@ def classify(graph: Graph) -> Problem:
     ins = graph.ins(node)
     main = next(t for t in ins if t is not None)
     layout = main.layout or "strided"
+    w = ins[1] if node.op.name in ("conv_fprop", "conv_dgrad") else graph.outs(node)[0]
     if layout == "nchw" and any(t is not None and t.layout == "nhwc" and t.rank >= 4 for t in ins[1:2]):
         layout = "nhwc"
-    kind, size = "", ""
+    kind = ""
     cost = graph.cost
     if node.op.name.startswith("conv_"):
         kind = _conv_kind(graph, node)
-        size = "tiny" if cost.flops < 4e6 else "small" if cost.flops < 2e8 else "large"
+        pixels = min(math.prod(t.dim[2:]) for t in (*ins, *graph.outs(node)) if t is not None and t is not w)
+        size = "tiny" if cost.flops < 4e6 else next((f"p{p}" for p in (7, 14, 28) if pixels <= p * p), "p56")
     elif node.op.name == "matmul":
         size = "tiny" if cost.flops < 1e6 else "small" if cost.flops < 2e8 else "large"
     else:
@@ -220,9 +224,18 @@ def _expectations() -> dict[str, Any]:
     return loaded
 
 
-# Classes that were not measured borrow from the nearest that were, with a margin for the distance.
-_NEAR = {"tiny": ("small", "large"), "small": ("large",), "large": ("small",)}
+# Classes that were not measured borrow from the nearest that were, with a margin for the distance. A tiny
+# problem borrows from nobody: there, what a call costs decides.
+_SIZES = (("p7", "p14", "p28", "p56"), ("small", "large"))
 _MARGIN = 0.9
+
+
+def _nearest(size: str) -> list[str]:
+    for sizes in _SIZES:
+        if size in sizes:
+            at = sizes.index(size)
+            return sorted(sizes, key=lambda s: abs(sizes.index(s) - at))
+    return [size]
 
 
 def expect(
@@ -242,7 +255,7 @@ def expect(
     tested: list[str] = table["isa"]
     if device.isa not in tested:
         margin *= _MARGIN
-    for size in (problem.size, *_NEAR[problem.size]):
+    for size in _nearest(problem.size):
         key = "/".join((problem.op, problem.layout, problem.kind or "-", problem.dtype, size))
         row = rows.get(key)
         if row is not None:

@@ -103,6 +103,7 @@ def _bench(args: argparse.Namespace, chosen: Sequence[Any]) -> int:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": str(here),
+        "isa": here.isa,
         "threads": torch.get_num_threads(),
         "ceilings": vars(bench.roof),
         "batch": None if args.own_batch else args.batch,

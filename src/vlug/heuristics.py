@@ -83,8 +83,11 @@ def roofline(device: CpuDevice) -> Roofline:
 
 
 def predict(graph: Graph, device: CpuDevice, engine: Engine) -> float:
-    """Seconds that an engine is expected to take: the roofline's time over the engine's share of it."""
-    share = max(min(engine.share(graph, device), 1.0), 1e-6)
+    """Seconds that an engine is expected to take: the roofline's time over the engine's share of it.
+
+    A share above 1 is that of an engine that does fewer operations than the definition, at most 4 times.
+    """
+    share = max(min(engine.share(graph, device), 4.0), 1e-6)
     return roofline(device).seconds(graph.cost, graph) / share + OVERHEAD
 
 

@@ -17,6 +17,7 @@ ORDER: tuple[str, ...] = (
     "cpu.depthwise:DepthwiseEngine",
     "cpu.conv_winograd:ConvWinograd",
     "cpu.conv_pointwise:ConvPointwise",
+    "cpu.winograd:Winograd",
     "cpu.conv_nchw:ConvNCHW",
     "cpu.conv_nhwc:ConvNHWC",
     "cpu.conv_wgrad:ConvWgrad",

@@ -93,7 +93,10 @@ class Engine:
         return {}
 
     def share(self, graph: Graph, device: CpuDevice) -> float:
-        """Expected speed as a share of the device's roofline (0..1): how heuristics rank engines."""
+        """Expected speed as a share of the device's roofline, by which heuristics rank engines.
+
+        0..1; above 1 (at most 4) where the engine does fewer operations than the definition (Winograd).
+        """
         return 0.5
 
     def compile(self, graph: Graph, config: EngineConfig, device: CpuDevice) -> Program:

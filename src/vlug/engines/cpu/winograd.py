@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Winograd"]
 
-#: Least channels for which F(4×4) keeps within twice the error of a sequential fp32 sum (measured: the largest
-#: of many runs is 1.5 at 64 channels, 2.0 at 32, 2.7 at 8; F(2×2) has 0.7 at 8).
+#: Least channels for which F(4×4) keeps within twice the error of a sequential fp32 sum (measured, the most
+#: of several runs: 1.4 at 64 channels, 2.0 at 32, 2.7 at 8; F(2×2) has 0.7 at 8).
 ACCURATE = 64
 #: Fewer channels in or out, or fewer multiplications, and the transforms cost more than they save.
 LEAST_CHANNELS, LEAST_FLOPS = 16, 30e6
@@ -27,7 +27,7 @@ LEAST_CHANNELS, LEAST_FLOPS = 16, 30e6
 
 @dataclass(frozen=True)
 class Case:
-    """The convolution as the kernel sees it. w strides: of output channel, reduction channel, tap row, column."""
+    """A convolution as the kernel sees it; w: strides of output, reduction channel, tap row, column."""
 
     g: ConvGraph
     N: int
@@ -69,13 +69,14 @@ class Case:
                 return f"neither rows nor channels of {t.name} lie next to each other in memory"
         if kinds[1] == "w" and dst.stride[2] != dst.dim[3] and dst.dim[2] > 1:
             return f"the rows of {g.dst.name} do not follow each other without a gap"
-        weights = "taps" if strides[2:] == (3, 1) else "out" if strides[0] == 1 else "red" if strides[1] == 1 else ""
-        if not weights:
+        kind = [n for n, yes in (("taps", strides[2:] == (TAPS, 1)), ("out", strides[0] == 1),
+                                 ("red", strides[1] == 1)) if yes]  # fmt: skip
+        if not kind:
             return f"neither taps nor channels of {g.w.name} lie next to each other in memory"
         if g.bias is not None and g.bias.normalised.stride[0] != 1:
             return "the bias is not contiguous"
-        return cls(g, src.dim[0], src.dim[1], dst.dim[1], src.dim[2], src.dim[3], dst.dim[2], dst.dim[3],
-                   (pads[0], pads[1]), src.stride, dst.stride, strides, flip, kinds[0], kinds[1], weights)  # fmt: skip
+        return cls(g, *src.dim[:2], dst.dim[1], *src.dim[2:], *dst.dim[2:], (pads[0], pads[1]), src.stride,
+                   dst.stride, strides, flip, kinds[0], kinds[1], kind[0])  # fmt: skip
 
     @property
     def flops(self) -> int:
@@ -135,9 +136,8 @@ class Winograd(Engine):
         more = {"rows": (4, 6, 8, 12, 14), "whole": (0, 1), "images": (1, 2, 4, 8), "tile_rows": (1, 2, 4, 7),
                 "c_block": (32, 64, 128), "k_block": (32, 64, 128, 256)}  # fmt: skip
         most = isas.ALL[device.isa].tile_rows(NR)
-        return {
-            n: (d[n], *(v for v in values if v != d[n] and (n != "rows" or v <= most))) for n, values in more.items()
-        }
+        more["rows"] = tuple(v for v in more["rows"] if v <= most)
+        return {n: (d[n], *(v for v in values if v != d[n])) for n, values in more.items()}
 
     def compile(self, graph: Graph, config: EngineConfig, device: CpuDevice) -> NativeProgram:
         c, isa, knobs = self._case(graph), isas.ALL[device.isa], dict(config.knobs)
@@ -152,7 +152,8 @@ class Winograd(Engine):
             **{n: getattr(c, n) for n in "NCKHWPQ"},
             "images": images, "tile_rows": tile_rows, "across": tw, "row_groups": -(-th // tile_rows),
             "tiles": round_up(images * tile_rows * tw, rows), "pad_h": c.pad[0], "pad_w": c.pad[1],
-            **{f"src_{n}": s for n, s in zip("ncyx", c.src)}, **{f"dst_{n}": s for n, s in zip("ncyx", c.dst)},
+            **{f"src_{n}": s for n, s in zip("ncyx", c.src)},
+            **{f"dst_{n}": s for n, s in zip("ncyx", c.dst)},
             **{f"w_{n}": s for n, s in zip("ocrs", c.w)},
             "c_block": max(1, knobs["c_block"] // V), "k_block": round_up(min(knobs["k_block"], c.K), NR * V),
         }  # fmt: skip
@@ -182,6 +183,6 @@ def choose(c: Case, device: CpuDevice) -> dict[str, int]:
     else:
         images, tile_rows = divide(c.N, max(1, room // (tw * th))), th
     tiles = images * tile_rows * tw
-    rows = min((r for r in (14, 12, 8, 6, 4) if r <= most), key=lambda r: (round_up(tiles, r) * (1 + 0.4 / r), -r))
+    rows = min((r for r in (14, 12, 8, 6, 4) if r <= most), key=lambda r: round_up(tiles, r) * (1 + 0.4 / r))
     return {"rows": rows, "whole": int(whole), "images": images, "tile_rows": tile_rows,
             "c_block": 32 if c.C < 128 else 64, "k_block": 64}  # fmt: skip

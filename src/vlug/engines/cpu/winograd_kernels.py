@@ -1,4 +1,4 @@
-"""Winograd's fast 3×3 convolution as one program: transforms, batched products, and the direct form as refuge.
+"""Winograd's fast 3×3 convolution as one program: transforms, products, and the direct form as refuge.
 
 Y = Aᵀ [ (G g Gᵀ) ⊙ (Bᵀ d B) ] A for each tile of m × m outputs (A. Lavin, S. Gray, "Fast Algorithms for
 Convolutional Neural Networks", 2015). The matrices are those of Cook and Toom for given points, reckoned here
@@ -39,7 +39,8 @@ def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
     p = POINTS[m]
     others = [[q for q in p if q != at] for at in p]
     at = [[q**i for q in p] + [Fraction(int(i == m - 1))] for i in range(m)]
-    g = [[q**j / prod((q - o for o in out), start=Fraction(1)) for j in range(TAPS)] for q, out in zip(p, others)]
+    scale = [prod((q - o for o in out), start=Fraction(1)) for q, out in zip(p, others)]
+    g = [[q**j / s for j in range(TAPS)] for q, s in zip(p, scale)]
     bt = [[*polynomial(out), Fraction(0)] for out in others]
     infinity = [Fraction(int(j == TAPS - 1)) for j in range(TAPS)]
     return at, [*g, infinity], [*bt, polynomial(p)]
@@ -178,7 +179,7 @@ class Program:
                     self.columns, self.image, self.H, self.W)  # fmt: skip
         pack(k, self.src, self.x, xs, band, Channels(c * k.V, self.C, 1, 1))
         every = k.vector()
-        for q in k.range(0, count * self.image, unroll=2):
+        for q in k.range(count * self.image):
             worst.imax(magnitude(xs[0, q, every]))
         for i, ty, tx, block, place in self.each_tile(count):
             at = View(k, xs.addr(0, i * self.image + ty * m * self.columns + tx * m, 0),
@@ -187,21 +188,22 @@ class Program:
             out = two_d(by_rows, self.bt, d)
             step_through(k, v.addr(block, 0, c, place, 0), self.v_step, [x for row in out for x in row])
         for t in k.range(count * self.tile_rows * self.across, self.tiles):  # no tiles: no denormals either
-            zeros = [k.zeros()] * self.positions
-            step_through(k, v.addr(t // self.MR, 0, c, t % self.MR, 0), self.v_step, zeros)
+            for p in k.range(self.positions):
+                v[t // self.MR, p, c, t % self.MR, every] = 0.0
 
     # --- w to U ---
     def take_w(self, o: Int, c0: Int, c1: Int, u: View, worst: Var, square: View | None) -> None:
         """Output channels [o, o + B), vectors of channels [c0, c1), to U from its channel 0 on."""
         k, V = self.k, self.k.V
-        for j in range(NR):
+        for j in k.range(NR):
             first = o + j * V
             if self.weights == "red":
                 assert square is not None
                 for cv in k.range(c0, c1):
-                    for r in range(TAPS):
-                        for s in range(TAPS):
-                            lines = [self.w_view("red", self.clamp(first + i), r, s)[k.first(cv * V, self.C - cv * V)]
+                    lanes = k.first(cv * V, self.C - cv * V)
+                    for r in k.range(TAPS):
+                        for s in k.range(TAPS):
+                            lines = [View(k, self.w.addr(self.clamp(first + i), 0, r, s), (1,))[lanes]
                                      for i in range(V)]  # fmt: skip
                             for i, line in enumerate(transpose(lines)):
                                 square[r * TAPS + s, i, k.vector()] = line
@@ -213,15 +215,12 @@ class Program:
             for c in k.range(c0 * V, last):
                 self.put_u(u, c - c0 * V, j, self.taps(first, c), worst)
             for c in k.range(last, c1 * V):
-                step_through(k, u.addr(0, c - c0 * V, j * V), u.strides[0], [k.zeros()] * self.positions)
+                for p in k.range(self.positions):
+                    u[p, c - c0 * V, k.vector(j * V)] = 0.0
 
     def clamp(self, o: Int) -> Int:
         """Output channels behind the last repeat it; nobody sees what comes of them."""
         return self.k.min(o, self.K - 1)
-
-    def w_view(self, kind: str, o: Int, r: Int, s: Int) -> View:
-        """w[o, :, r, s] as a row of reduction channels."""
-        return View(self.k, self.w.addr(o, 0, r, s), (1,), (1,))
 
     def taps(self, first: Int, c: Int) -> list[list[Val]]:
         """The 3 × 3 vectors w[first + lane, c, r, s]."""
@@ -239,7 +238,7 @@ class Program:
             flat.append(v)
         return [flat[r * TAPS : (r + 1) * TAPS] for r in range(TAPS)]
 
-    def put_u(self, u: View, c: Int, j: int, g: list[list[Val]], worst: Var) -> None:
+    def put_u(self, u: View, c: Int, j: Int, g: list[list[Val]], worst: Var) -> None:
         for row in g:
             for v in row:
                 worst.imax(magnitude(v))
@@ -303,7 +302,8 @@ class Program:
                             to = View(k, ys.addr((ty * m + r) * self.Q + tx * m, 0), (1, k.V))
                             for s in range(m):
                                 to[s, k.vector()] = out[r][s]
-                self.turn_out(n0 + i, o1, h0 * self.Q, height * self.Q, ys)
+                with k.when(o1 < self.K):
+                    self.turn_out(n0 + i, o1, h0 * self.Q, height * self.Q, ys)
 
     def tile_out(self, products: View, block: Int, place: Int, j: Int, lanes: Lanes) -> list[list[Val]]:
         """The m × m outputs of one tile for one vector of output channels."""
@@ -313,15 +313,16 @@ class Program:
         return [[self.finish(v, lanes) for v in row] for row in two_d(by_columns, self.at, d)]
 
     def turn_out(self, n: Int, o: Int, at: Int, count: Int, ys: View) -> None:
-        """`count` neighbouring pixels of V planes from [pixel][lane] to the planes."""
+        """`count` neighbouring pixels of V planes from [pixel][lane] to the planes.
+
+        Planes behind the last fall on it, before what is meant for it.
+        """
         k, V = self.k, self.k.V
         for p in k.range(0, count, V):
             square = transpose([ys[p + i, k.vector()] for i in range(V)])
             lanes = k.first(p, count - p)
-            for whole in k.either(o + V <= self.K):
-                for i, v in enumerate(square):
-                    plane = View(k, self.y.addr(n, o + i, 0, 0), (1,))
-                    plane[(lanes if whole else lanes.where(o + i < self.K)) + at] = v
+            for i, v in reversed(list(enumerate(square))):
+                View(k, self.y.addr(n, self.clamp(o + i), 0, 0), (1,))[lanes + at] = v
 
     # --- the refuge: what is too large for the transforms, or no number ---
     def direct(self, g: Int, o: Int) -> None:
@@ -351,13 +352,13 @@ class Program:
                 acc = k.tile(some, k.vector())
                 for c in k.range(self.C):
                     for row, r in self.rows_of(h):
-                        for s in range(TAPS):
+                        for s in k.range(TAPS):
                             p = k.vector(q + s - self.pad_w)
                             pos = k.positions(p, "i32")
                             p = p.where((pos >= 0) & (pos < k.to_int(self.W, "i32")))
-                            v = self.x[n, c, row, p]
+                            v, tap = self.x[n, c, row, p], 2 - s if self.flip else s
                             for e, a in enumerate(acc):
-                                a += self.w[self.clamp(o1 + e), c, r, 2 - s if self.flip else s] * v
+                                a += self.w[self.clamp(o1 + e), c, r, tap] * v
                 for e, a in enumerate(acc):
                     at = self.clamp(o1 + e)
                     self.y[n, at, h, k.first(q, self.Q - q)] = self.finish(a.get(), at)
@@ -372,7 +373,7 @@ class Program:
                 acc = k.tile(some, k.vector())
                 for c in k.range(self.C):
                     for row, r in self.rows_of(h):
-                        for s in range(TAPS):
+                        for s in k.range(TAPS):
                             v = turned[c, r, 2 - s if self.flip else s, lanes]
                             for e, a in enumerate(acc):
                                 at = q + e + s - self.pad_w

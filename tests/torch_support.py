@@ -15,6 +15,9 @@ from vlug.frontends import hooks
 
 torch: Any = pytest.importorskip("torch")
 
+nn: Any = torch.nn
+F: Any = torch.nn.functional
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -123,3 +126,49 @@ def python(
     return subprocess.run(
         [sys.executable, "-c", code], env=full, capture_output=True, text=True, timeout=timeout, check=False
     )
+
+
+# --- a small network with every operator
+def net(seed: int = 1) -> Any:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, groups=4, dilation=2, padding=2, bias=False), nn.ReLU(inplace=True),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8 * 4 * 4, 10),
+    )  # fmt: skip
+
+
+X = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+Y = torch.randint(0, 10, (4,), generator=torch.Generator().manual_seed(0))
+W = torch.linspace(-1, 1, 4 * 3 * 9).reshape(4, 3, 3, 3)
+
+
+def train(model: Any, steps: int = 3, x: Any = X) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), Y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def taken() -> dict[str, int]:
+    return {op: n["taken"] for op, n in hooks.stats()["torch"].items()}
+
+
+def check(call: Callable[[], Any], *operators: str, rtol: float = 1e-3, atol: float = 2e-4) -> None:
+    """Off and on give the same; the named operators were taken."""
+    armed()
+    with hooks.using(False):
+        want = outcome(call)
+        idle = taken()
+    before = taken()
+    assert idle == before, "switched off for this thread, nothing is taken"
+    got = outcome(call)
+    same(want, got, rtol=rtol, atol=atol)
+    after = taken()
+    for op in operators:
+        assert after.get(op, 0) > before.get(op, 0), f"{op} was not taken: {hooks.stats()['torch'].get(op)}"

@@ -131,10 +131,10 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                 for i, s in enumerate(acc):
                     mine[i, every] = s
                 for r in range(2):
-                    for i in k.range(counts[r]):
+                    for p in k.range(counts[r]):
                         for lanes in k.vectors(k.min(B, K - o)):
                             at = lanes + (channel0 + o)
-                            to[r][i, at] = finish(mine[i + r * run, lanes], at)
+                            to[r][p, at] = finish(mine[p + r * run, lanes], at)
 
     one_slot = size("sums").eq(1)
     groups, bands, chunks = k.ceil_div(N, NI), size("bands"), k.ceil_div(K, KC)

@@ -115,13 +115,14 @@ class Problem:
         def dims(t: Any) -> tuple[int, ...]:
             return (*t.dim[:2], *one, *t.dim[2:])
 
+        def pair(v: tuple[int, ...], missing: int) -> tuple[int, int]:
+            return (v[0], v[1]) if len(v) == 2 else (missing, v[0])
+
         def strides(t: Any) -> tuple[int, ...]:
             return (*t.stride[:2], *(0 for _ in one), *t.stride[2:])
 
         (N, Ct, H, W), (_, Kt, P, Q), (_, _, R, S) = dims(x), dims(dy), dims(dw)
-        sh, sw = (*one, *op.stride)
-        dh, dl = (*one, *op.dilation)
-        ph, pw = (*(0 for _ in one), *op.pre_padding)
+        (sh, sw), (dh, dl), (ph, pw) = pair(op.stride, 1), pair(op.dilation, 1), pair(op.pre_padding, 0)
         return cls(op.groups, N, Ct // op.groups, Kt // op.groups, H, W, P, Q, R, S, sh, sw, dh, dl, ph, pw,
                    strides(x), strides(dy), strides(dw), dy.dtype.itemsize, dy.dtype.name)
 
@@ -214,7 +215,7 @@ def _geometry(
     flat = 0
     if p.R * p.S == 1:
         flat = 2 if dy_by != "q" else int(p.y[2] == p.Q or p.P == 1)
-    constants = {
+    constants: dict[str, Any] = {
         "x_by": x_by, "dy_by": dy_by, "dw_by": "e" if window else dw_by,
         "step": p.sw if x_by == "w" and not window else 0, "rows": mr,
         "vectors": vectors, "taps": taps, "unroll": 2 if taps == 1 else 7 if lanes == 16 else 2,

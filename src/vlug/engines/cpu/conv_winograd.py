@@ -107,13 +107,13 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
                         largest.imax(magnitude(tap))
                     g = [taps[0:3], taps[3:6], taps[6:9]]
                     for i, row in enumerate(both_ways(weight_rows, g)):
-                        for l, v in enumerate(row):
-                            u[i * 4 + l, panel, c0 + c, lanes] = v
+                        for l, value in enumerate(row):
+                            u[i * 4 + l, panel, c0 + c, lanes] = value
         with k.when(is_large(largest)):
             large_weight[0] = k.to_int(1)
         for c in k.range(depth - C):  # channels that fill a vector count for nothing
-            for p in k.range(16):
-                u[p, panel, C + c, k.vector(0, NR)] = k.zeros(NR)
+            for piece in k.range(16):
+                u[piece, panel, C + c, k.vector(0, NR)] = k.zeros(NR)
 
     def read(xs: View, square: View, largest: Var, n0: Int, h0: Int) -> None:
         """The unit's source as [image][row][column][channel] with zeros around it."""
@@ -128,12 +128,12 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
                         for p in k.vectors(cols * depth, by=4):
                             xs[row, 0, p] = 0.0
                     elif last:
-                        for j in k.range(first, past):
+                        for at in k.range(first, past):
                             for c in k.vectors(C, by=4):
-                                v = x[n0 + image, h, j - pad_w, c]
+                                v = x[n0 + image, h, at - pad_w, c]
                                 for i in range(len(c.masks)):
                                     largest.imax(magnitude(v.part(i)))
-                                xs[row, j, k.vector(c.base, len(c.masks))] = v
+                                xs[row, at, k.vector(c.base, len(c.masks))] = v
                     else:
                         for c0 in k.range(0, C, V):
                             for j in k.vectors(first, past):
@@ -143,8 +143,8 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
                                     largest.imax(magnitude(line))
                                 for i, v in enumerate(transpose(lines)):
                                     square[i, k.vector()] = v
-                                for i in k.range(k.min(past - j.base, V)):
-                                    xs[row, j.base + i, k.vector(c0)] = square[i, k.vector()]
+                                for q in k.range(k.min(past - j.base, V)):
+                                    xs[row, j.base + q, k.vector(c0)] = square[q, k.vector()]
 
     def spectra(xs: View, v: View, image: Int) -> None:
         """The transformed 4×4 tiles of an image of the unit."""
@@ -193,8 +193,8 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
             for p in k.vectors(dst_w):
                 for i, v in enumerate(transpose([ys[r, p.base + i, k.vector(j)] for i in range(V)])):
                     square[i, k.vector()] = v
-                for i in k.range(k.min(K - o, V)):
-                    y[n, o + i, h0 + r, p] = finish(square[i, k.vector()], o + i)
+                for q in k.range(k.min(K - o, V)):
+                    y[n, o + q, h0 + r, p] = finish(square[q, k.vector()], o + q)
 
     def directly(xs: View, n0: Int, h0: Int) -> None:
         """The unit's outputs by their definition, V channels of a pixel at a time."""
@@ -223,12 +223,12 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
         ys = k.scratch(TR * 2, TW * 2 + V, B)
         square, zeros = k.scratch(V, V), k.scratch(B)
         zeros[k.vector(0, NR)] = k.zeros(NR)
-        for p in k.vectors(NI * height * cols * depth, by=4):
-            xs[0, 0, p] = 0.0
-        for p in k.vectors(v_step * 16, by=4):
-            v[0, 0, 0, p] = 0.0
-        for p in k.vectors(TR * 2 * (TW * 2 + V) * B, by=4):
-            ys[0, 0, p] = 0.0
+        for lanes in k.vectors(NI * height * cols * depth, by=4):
+            xs[0, 0, lanes] = 0.0
+        for lanes in k.vectors(v_step * 16, by=4):
+            v[0, 0, 0, lanes] = 0.0
+        for lanes in k.vectors(TR * 2 * (TW * 2 + V) * B, by=4):
+            ys[0, 0, lanes] = 0.0
         for unit in k.range(lo * per, k.min(hi * per, units)):
             n0, h0 = unit // bands * NI, unit % bands * (TR * 2)
             largest = k.var(k.zeros(1, "i32"))

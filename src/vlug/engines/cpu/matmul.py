@@ -109,7 +109,8 @@ def _parse(graph: Graph) -> _Found | str:
         if after.name != c.name or any(t.name == c.name for t in graph.outputs):
             return f"{node.op.name} does not follow the product alone"
         if node.op.name == "bias" and bias is None and not relu:
-            bias, axis = graph.tensors[node.inputs[1] or ""], node.op.bind((after,)).axis
+            op: Any = node.op.bind((after,))
+            bias, axis = graph.tensors[node.inputs[1] or ""], op.axis
             if axis < c.rank - 2:
                 return "the bias lies along a leading dimension"
         elif node.op.name == "relu" and node.op == type(node.op)() and not relu:

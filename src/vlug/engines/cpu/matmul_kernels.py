@@ -80,7 +80,8 @@ class _Matmul:
         n_lo, n_hi = nb * self.nb, k.min((nb + 1) * self.nb, self.N)
         for k_lo in k.range(0, k.max(self.K, 1), step=self.kb):
             depth = k.max(k.min(self.kb, self.K - k_lo), 0)
-            first, last = k_lo.eq(0), k_lo + self.kb >= self.K
+            first = k.condition(k.compare("==", k_lo, 0))
+            last = k.condition(k.compare(">=", k_lo + self.kb, self.K))
             band = Band(0, 1, 0, 1, 1, 1, 0 - k_lo, 1, depth, 0, 1, self.K)
             pack(k, self.b_by, b, self.bp, band,
                  Channels(n_lo, n_hi, k.ceil_div(n_hi - n_lo, self.width), self.vectors))
@@ -102,8 +103,8 @@ class _Matmul:
                         lanes = k.vector(0, self.vectors)
                         product(k, acc, (0, depth), lambda r, q: self.ap[i, q, r],  # noqa: B023
                                 lambda q: self.bp[j, q, lanes], self.unroll)  # noqa: B023
-                        for r, v in enumerate(acc):
-                            self.tile[r, lanes] = v
+                        for r, row in enumerate(acc):
+                            self.tile[r, lanes] = row
                         self.finish(c, sums, (m, m_hi), (n, n_hi), first, last)
 
     def finish(self, c: View, sums: View, m: tuple[Int, Int], n: tuple[Int, Int], first: Val,

@@ -89,7 +89,7 @@ def pack_weights(
 
 
 def pack_rows(
-    k: Kernel, w: View, to: tuple[View, Int], width: int, count: Int, stride: Idx, length: Int, column: View,
+    k: Kernel, w: View, to: tuple[View, Int], width: int, count: Int, stride: Int, length: Int, column: View,
     run: Int, square: View,
 ) -> None:  # fmt: skip
     """V outputs of a panel (or of several narrow ones): panel[l, i] = w[column[l] + i · stride], else 0.
@@ -109,7 +109,7 @@ def pack_rows(
                 order = [(i * width + j) % V for j in range(V)]
                 panel[i, l, k.first(0, width)] = v if i == 0 else shuffle(v, v, order)
 
-    for near in k.either(stride.eq(1)):
+    for near in k.either(k.compare("==", stride, 1)):
         if near:
             for l in k.range(length):
                 put(l, w[k.first(column[l].idx(), count)])
@@ -127,8 +127,8 @@ def pack_rows(
                     lines = [rows[i, (p + at).where(k.compare(">", count, i))] for i in range(V)]
                     for i, v in enumerate(transpose(lines)):
                         square[i, k.vector()] = v
-                    for i in k.range(k.min(V, run - p.base)):
-                        put(l0 + p.base + i, square[i, k.vector()])
+                    for j in k.range(k.min(V, run - p.base)):
+                        put(l0 + p.base + j, square[j, k.vector()])
 
 
 def either_table(k: Kernel, count: Int, block: Int, table: View, last: View | None, t0: Int) -> View:

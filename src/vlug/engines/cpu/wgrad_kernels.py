@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vlug.codegen.ir import Idx, Int, Kernel, Val, View, transpose
@@ -79,9 +80,10 @@ class _Wgrad:
                 first, last = chunk * self.bands // self.chunks, (chunk + 1) * self.bands // self.chunks
                 for cb0, cb1 in k.blocks(hi, k.size("run"), lo):
                     for band in k.range(first, last):
-                        part = _Part(self, g, chunk, cb0, cb1, band, band.ne(first))
+                        more = k.condition(k.compare("!=", band, first))
+                        part = _Part(self, g, chunk, cb0, cb1, band, more)
                         if self.at_once is not None:
-                            part.put = self.at_once & k.condition(band.eq(last - 1))
+                            part.put = self.at_once & k.condition(k.compare("==", band, last - 1))
                         part.run()
         self.put()
 
@@ -95,7 +97,7 @@ class _Wgrad:
         for u in k.parallel(k.choose(done, 0, self.G * K)):
             g, row = u // K, u % K
             # Where K does not divide, the last tile stands for the last rows of dy.
-            row = row + k.choose(row >= k.size("k_whole"), self.KP - K, 0)
+            row = row + k.choose(k.compare(">=", row, k.size("k_whole")), self.KP - K, 0)
             if self.window:
                 self.put_window(u, g, row)
             elif self.dw_by == "c":
@@ -110,13 +112,13 @@ class _Wgrad:
             elif self.dw_by == "t":
                 self.put_taps(u, g, row, 0, C, chunks)
             else:
-                for c in k.range(C):
+                for channel in k.range(C):
                     for r in k.range(R):
                         for s in k.range(S):
                             one = k.var(0.0)
                             for chunk in k.range(chunks):
-                                one += D[g * chunks + chunk, row, r, s, c]
-                            dw[u, c, r, s] = one
+                                one += D[g * chunks + chunk, row, r, s, channel]
+                            dw[u, channel, r, s] = one
 
     def put_taps(self, u: Int, g: Int, row: Int, c0: Int, c1: Int, chunks: Int) -> None:
         """Channels c0 … c1 of output channel u of dw, where the taps lie side by side: by transposes."""
@@ -137,11 +139,11 @@ class _Wgrad:
     def put_window(self, u: Int, g: Int, row: Int) -> None:
         """Output channel u of dw, where D's lanes are the elements (s, r, c) of a filter."""
         k, D, (_, C, R, S) = self.k, self.D, self.dw.dims
-        for c in k.vectors(self.CB * self.width):
+        for lanes in k.vectors(self.CB * self.width):
             acc = k.var(k.zeros(1))
             for chunk in k.range(self.chunks):
-                acc += D[g * self.chunks + chunk, row, 0, 0, c]
-            D[g * self.chunks, row, 0, 0, c] = acc
+                acc += D[g * self.chunks + chunk, row, 0, 0, lanes]
+            D[g * self.chunks, row, 0, 0, lanes] = acc
         for c in k.range(C):
             for r in k.range(R):
                 for s in k.range(S):
@@ -151,7 +153,7 @@ class _Wgrad:
 class _Part:
     """What one band gives to blocks cb0 … cb1 of c; `more`: the sums hold what earlier bands gave."""
 
-    def __init__(self, w: _Wgrad, g: Int, chunk: Int, cb0: Int, cb1: Int, band: Idx, more: Val):
+    def __init__(self, w: _Wgrad, g: Int, chunk: Int, cb0: Int, cb1: Int, band: Int, more: Val):
         k = w.k
         self.w, self.k, self.g, self.chunk, self.cb0, self.cb1, self.more = w, k, g, chunk, cb0, cb1, more
         self.put: Val | None = None
@@ -217,8 +219,8 @@ class _Part:
                         first = k.min(first, w.K - w.rows)
                     c0 = (self.cb0 + cb) * w.width
                     c1 = k.min(c0 + w.width, w.C)
-                    for j in k.range(k.min(w.rows, w.K - first)):
-                        w.put_taps(self.g * w.K + first + j, self.g, kb * w.rows + j, c0, c1, 1)
+                    for o in k.range(k.min(w.rows, w.K - first)):
+                        w.put_taps(self.g * w.K + first + o, self.g, kb * w.rows + o, c0, c1, 1)
 
     def x_line(self, cb: Int, i: Int, h: Int, r: Int, s: Int) -> View:
         """What the pixels of row h of dy meet through tap r, s: dims pixel, lane."""
@@ -241,7 +243,7 @@ class _Part:
             return View(k, at, (1, 1), (w.dy.strides[1], 1), w.dy.elem.name)
         return View(k, w.ys.addr(block, (i * self.h + h) * w.Q, row), (1, 1), (1, k.V))
 
-    def line(self, acc: list[Val], x: View, dy: View) -> None:
+    def line(self, acc: Sequence[Val], x: View, dy: View) -> None:
         w, k = self.w, self.k
         lanes = k.vector(0, w.vectors)
         whole = self.loop_q // w.unroll * w.unroll

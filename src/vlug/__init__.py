@@ -1,52 +1,86 @@
 """vlug: an open library of tuned deep-learning primitives.
 
 Eager calls on arrays are here (`conv2d`, `matmul`, `softmax` …); graphs in `vlug.graph`, their execution in
-`vlug.plan`. Importing vlug imports no framework, no compiler and not yet the operations.
+`vlug.plan`. Importing vlug costs a few milliseconds: a name is loaded
+when it is first asked for, and no framework or compiler before it is needed.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from vlug._version import __version__
-from vlug.dtypes import DType, dtype
-from vlug.errors import (
-    BadInput,
-    ConfigError,
-    DTypeError,
-    ExecutionError,
-    NotSupported,
-    ParseError,
-    ShapeError,
-    VlugError,
-    VlugWarning,
-)
-from vlug.frontends.hooks import disable, enable, reset_stats, stats, using
-from vlug.functional import (
-    add,
-    avg_pool2d,
-    avg_pool2d_backward,
-    batch_norm,
-    batch_norm_backward,
-    batch_norm_training,
-    conv2d,
-    conv2d_backward,
-    cross_entropy,
-    cross_entropy_backward,
-    linear,
-    linear_backward,
-    log_softmax,
-    log_softmax_backward,
-    matmul,
-    max_pool2d,
-    max_pool2d_backward,
-    mean,
-    mean_backward,
-    mul,
-    relu,
-    relu_backward,
-    softmax,
-    softmax_backward,
-    sum,
-    sum_backward,
-)
-from vlug.tensor import Tensor
+
+if TYPE_CHECKING:
+    from vlug.dtypes import DType, dtype
+    from vlug.errors import (
+        BadInput,
+        ConfigError,
+        DTypeError,
+        ExecutionError,
+        NotSupported,
+        ParseError,
+        ShapeError,
+        VlugError,
+        VlugWarning,
+    )
+    from vlug.frontends.hooks import disable, enable, reset_stats, stats, using
+    from vlug.functional import (
+        add,
+        avg_pool2d,
+        avg_pool2d_backward,
+        batch_norm,
+        batch_norm_backward,
+        batch_norm_training,
+        conv2d,
+        conv2d_backward,
+        cross_entropy,
+        cross_entropy_backward,
+        linear,
+        linear_backward,
+        log_softmax,
+        log_softmax_backward,
+        matmul,
+        max_pool2d,
+        max_pool2d_backward,
+        mean,
+        mean_backward,
+        mul,
+        relu,
+        relu_backward,
+        softmax,
+        softmax_backward,
+        sum,
+        sum_backward,
+    )
+    from vlug.tensor import Tensor
+
+#: Where the public names are.
+_MODULES = {
+    "vlug.dtypes": "DType dtype",
+    "vlug.errors":
+        "BadInput ConfigError DTypeError ExecutionError NotSupported ParseError ShapeError "
+        "VlugError VlugWarning",
+    "vlug.frontends.hooks": "disable enable reset_stats stats using",
+    "vlug.functional":
+        "add avg_pool2d avg_pool2d_backward batch_norm batch_norm_backward batch_norm_training "
+        "conv2d conv2d_backward cross_entropy cross_entropy_backward linear linear_backward "
+        "log_softmax log_softmax_backward matmul max_pool2d max_pool2d_backward mean mean_backward "
+        "mul relu relu_backward softmax softmax_backward sum sum_backward",
+    "vlug.tensor": "Tensor",
+}
+_WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'vlug' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})
+
 
 __all__ = [
     "BadInput",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vlug.codegen.ir import Idx, Int, Kernel, Val, View, transpose
+from vlug.codegen.ir import Int, Kernel, Val, View, transpose
 from vlug.engines.cpu.panels import Band, Channels, pack, pack_windows
 
 __all__ = ["wgrad"]

@@ -68,18 +68,20 @@ def test_every_block_size(engine, line, images, device):
 def test_winograd(line, layout, device):
     graph = Graph.parse(line.format(layout))
     assert WINOGRAD.why_not(graph, device) is None
-    for tile_rows, images in ((1, 1), (2, 3), (7, 2)):
-        chosen = settings(WINOGRAD, graph, device, tile_rows=tile_rows, images=images)
+    for tile_rows, images, few in ((1, 1, 0), (2, 3, 0), (7, 2, 0), (7, 2, 1)):
+        chosen = settings(WINOGRAD, graph, device, tile_rows=tile_rows, images=images, few=few)
         for kind, at in (("exact", "end"), ("real", "start"), ("edge", "end")):
             assert check(graph, WINOGRAD, kind, (1, 3), device=device, settings=chosen, at=at) is None
 
 
 @devices
-def test_winograd_keeps_infinite_and_huge_weights_to_themselves(device):
+@pytest.mark.parametrize("few", [0, 1])
+def test_winograd_keeps_infinite_and_huge_weights_to_themselves(few, device):
     graph = Graph.parse("conv_fprop x=2x20x10x10 w=32x20x3x3")
     given = programs.inputs(graph, "real")
     given["w"][3, 4, 1, 1], given["w"][5, 0, 2, 2] = np.inf, 2e38
-    got = programs.execute(WINOGRAD, graph, device, given, threads=2)["y"]
+    chosen = settings(WINOGRAD, graph, device, few=few)
+    got = programs.execute(WINOGRAD, graph, device, given, threads=2, config=chosen)["y"]
     with np.errstate(over="ignore"):
         want = evaluate(graph, {n: a.astype(np.float64) for n, a in given.items()})["y"].astype(np.float32)
     finite = np.isfinite(want)
@@ -158,8 +160,8 @@ def test_a_resnet_step_needs_few_kernels():
     (conv_nhwc.conv_pixels, {"dtype": "f32", "run": 7, "c_block": 32}),
     (conv_nhwc.conv_pixels, {"dtype": "f16", "run": 7, "c_block": 128}),
     (conv_pointwise.conv_points, {"dtype": "f32", "rows": 8, "in_step": 1, "out_step": 1}),
-    (conv_winograd.conv_winograd, {"dtype": "f32", "run": 14, "last": False}),
-    (conv_winograd.conv_winograd, {"dtype": "f32", "run": 14, "last": True}),
+    (conv_winograd.conv_winograd, {"dtype": "f32", "run": 14, "last": False, "few": False}),
+    (conv_winograd.conv_winograd, {"dtype": "f32", "run": 14, "last": True, "few": False}),
     (conv_pointwise.conv_points, {"dtype": "f16", "rows": 8, "in_step": 2, "out_step": 1}),
 ], ids=lambda p: getattr(p, "__name__", ""))  # fmt: skip
 def test_inner_loops_stay_in_registers(build, constants, isa):

@@ -9,7 +9,7 @@ The reduction runs over c, then taps in order, whatever the blocking: so blockin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from vlug.codegen.jit import Compiled
     from vlug.graph import Graph
 
-__all__ = ["Axis", "Conv", "ConvGraph", "Planes", "divide", "parse", "program", "round_up", "step_class"]
+__all__ = ["Axis", "Conv", "ConvGraph", "Planes", "divide", "parse", "program", "round_up", "share_out",
+           "step_class"]
 
 #: Element types that the CPU convolutions compute in fp32.
 DTYPES = ("f32", "bf16", "f16")
@@ -293,6 +294,20 @@ def program(
 
 def round_up(n: int, to: int) -> int:
     return -(-n // to) * to
+
+
+def share_out(
+    sizes: dict[str, int], least: dict[str, int], units: Callable[[dict[str, int]], int], cores: int
+) -> dict[str, int]:
+    """Halves the block sizes named in `least`, in that order and no further, until every core has a unit.
+
+    Blocking changes no result, so the core count may decide it.
+    """
+    sizes = dict(sizes)
+    for name, low in least.items():
+        while units(sizes) < cores and sizes[name] > low:
+            sizes[name] = max(low, -(-sizes[name] // 2))
+    return sizes
 
 
 def divide(n: int, limit: int) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vlug.codegen import isa as isas
 from vlug.codegen.ir import Int, Kernel, Val, View, maximum, shuffle
 from vlug.codegen.jit import compiled
 from vlug.engines.base import Engine, EngineConfig, NativeProgram
-from vlug.engines.cpu.conv_base import Conv, Planes, divide, parse, program, round_up, step_class
+from vlug.engines.cpu.conv_base import Conv, Planes, divide, parse, program, round_up, share_out, step_class
 from vlug.engines.cpu.pack import Lists, pack_weights, table_sum, tables
 from vlug.graph import Graph
 
@@ -224,9 +225,15 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
     while images < c.N and images * c.cols.count < 48 and c.N // (2 * images) >= 2:
         images *= 2
     pitch = max(1, images * (c.cols.count + c.cols.high - c.cols.low))
-    chunk = max(1, min(c.K, 512))
     phases = len(c.rows.phases) * len(c.cols.phases)
+    chunk = max(1, min(c.K, 512, max(64, device.l2 // 2 // (4 * pitch * phases))))
     band = max(1, min(c.rows.count, device.l2 // 2 // (4 * chunk * pitch * phases)))
     band = divide(c.rows.count, min(band, max(1, 1024 // pitch)))
     c_block = max(4, min(64, 288 // max(1, c.taps)))
-    return {"c_block": min(max(c.C, 1), c_block), "band": band, "images": images, "k_chunk": chunk}
+    sizes = {"c_block": min(max(c.C, 1), c_block), "band": band, "images": images, "k_chunk": chunk}
+    return share_out(sizes, {"images": 1, "k_chunk": 64, "band": 4}, partial(units, c), device.cores)
+
+
+def units(c: Conv, d: dict[str, int]) -> int:
+    """Pieces that a convolution is cut into."""
+    return c.G * -(-c.N // d["images"]) * -(-c.rows.count // d["band"]) * -(-c.K // d["k_chunk"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vlug.codegen import isa as isas
@@ -9,7 +10,8 @@ from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, maximum
 from vlug.codegen.jit import compiled
 from vlug.codegen.tile import product
 from vlug.engines.base import Engine, EngineConfig, NativeProgram
-from vlug.engines.cpu.conv_base import Conv, Planes, divide, parse, program, round_up
+from vlug.engines.cpu.conv_base import Conv, Planes, divide, parse, program, round_up, share_out
+from vlug.engines.cpu.conv_nchw import units
 from vlug.engines.cpu.pack import Lists, either_table, pack_weights, tables
 from vlug.graph import Graph
 
@@ -245,9 +247,10 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
     while images < c.N and images * c.cols.count * c.rows.count < 196 and c.N // (2 * images) >= 2:
         images *= 2
     row = max(1, images * (c.cols.count + c.cols.high - c.cols.low))
-    chunk = max(1, min(c.K, 512))
     phases = len(c.rows.phases) * len(c.cols.phases)
+    chunk = max(1, min(c.K, 512, max(64, device.l2 // 4 // (4 * row * phases))))
     band = device.l2 // 8 // (4 * c_block * row * planes)
     if c_block < c.C:
         band = min(band, device.l2 // 4 // (4 * chunk * row * phases))
-    return {"c_block": c_block, "band": divide(c.rows.count, band), "images": images, "k_chunk": chunk}
+    sizes = {"c_block": c_block, "band": divide(c.rows.count, band), "images": images, "k_chunk": chunk}
+    return share_out(sizes, {"images": 1, "k_chunk": 64, "band": 2}, partial(units, c), device.cores)

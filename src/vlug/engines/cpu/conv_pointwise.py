@@ -11,7 +11,17 @@ from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, maximum
 from vlug.codegen.jit import compiled
 from vlug.codegen.tile import product
 from vlug.engines.base import Engine, EngineConfig, NativeProgram
-from vlug.engines.cpu.conv_base import Axis, Conv, Planes, divide, parse, program, round_up, step_class
+from vlug.engines.cpu.conv_base import (
+    Axis,
+    Conv,
+    Planes,
+    divide,
+    parse,
+    program,
+    round_up,
+    share_out,
+    step_class,
+)
 from vlug.engines.cpu.conv_nchw import interleave
 from vlug.engines.cpu.pack import Lists, pack_weights, tables
 from vlug.graph import Graph
@@ -268,4 +278,10 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
             images *= 2
     pixels = points if images > 1 else divide(points, max(48, room // 48 * 48))
     chunk = max(64, device.l2 // 4 // (4 * max(1, images * pixels)) // 8 * 8)
-    return {"c_block": c_block, "pixels": pixels * images, "images": images, "k_chunk": min(c.K, chunk)}
+    sizes = {"c_block": c_block, "pixels": pixels * images, "images": images, "k_chunk": min(c.K, chunk)}
+
+    def units(d: dict[str, int]) -> int:
+        blocks = -(-points // d["pixels"]) if d["images"] == 1 else 1
+        return c.G * -(-c.N // d["images"]) * blocks * -(-c.K // d["k_chunk"])
+
+    return share_out(sizes, {"k_chunk": 64, "images": 1, "pixels": 96}, units, device.cores)

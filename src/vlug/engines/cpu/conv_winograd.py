@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vlug.codegen import isa as isas
-from vlug.codegen.ir import Int, Kernel, Lanes, Val, Var, View, maximum, transpose
+from vlug.codegen.ir import Idx, Int, Kernel, Lanes, Val, Var, View, maximum, transpose
 from vlug.codegen.jit import compiled
 from vlug.engines.base import Engine, EngineConfig, NativeProgram
-from vlug.engines.cpu.conv_base import Conv, Planes, parse, program, round_up
+from vlug.engines.cpu.conv_base import Conv, Planes, parse, program, round_up, share_out
 from vlug.engines.cpu.pack import Lists, pack_rows, tables
 from vlug.graph import Graph
 
@@ -54,13 +54,18 @@ def both_ways(rows: Callable[[Sequence[Val]], list[Val]], d: Sequence[Sequence[V
     return [rows([column[i] for column in columns]) for i in range(len(columns[0]))]
 
 
-def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu: bool) -> None:
+def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, few: bool, bias: bool,
+                  relu: bool) -> None:  # fmt: skip
     """dst[n, o, i, j] = Σ_c Σ_{r, s < 3} src[n, c, i + r - pad, j + s - pad] · w[o, c, r, s].
 
     A unit is a band of tile rows of a few images, all channels: its source as pixels with channels innermost,
     4×4 tiles of it transformed to [16][channel block][tile][CB]; 16 products with the transformed weights
     give [16][panel][tile][32]; 2×2 outputs of each tile. last: channels last in memory, else both ends
     transpose.
+
+    few: there are few tiles and many weights (a 7×7 image of 512 channels). The transformed weights would
+    then go through memory for little; instead all tiles are transformed first, and a unit is a pair of
+    panels, whose weights are transformed, used for all tiles and forgotten.
     """
     V, B, size = k.V, NR * k.V, k.size
     N, C, K = (size(n) for n in "NCK")
@@ -73,47 +78,44 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
     y = k.view(N, dst_h, dst_w, K, dtype=dtype, strides=[y_n, y_h, y_w, 1]) if last else k.view(
         N, K, dst_h, dst_w, dtype=dtype, strides=[y_n, y_c, y_h, 1])  # fmt: skip
     b = k.view(K, dtype=dtype) if bias else None
-    y_by_channel = k.view(N, dst_h, dst_w, K, dtype=dtype, strides=[y_n, y_h, y_w, 1 if last else y_c], at=2)
-    w_by_output = k.view(1, K, dtype=dtype, strides=[1, size("w_o")], at=1)
     NI, TR, TW, pad_h, pad_w = (size(n) for n in ("images", "tile_rows", "tile_cols", "pad_h", "pad_w"))
     tiles, parts, w_c = size("tiles"), size("parts"), size("w_c")  # tiles: rounded up to whole blocks
     blocks, panels = k.ceil_div(C, CB), k.ceil_div(K, B)
     cols, height = TW * 2 + 2, TR * 2 + 2
     depth = k.ceil_div(C, V) * V
 
-    # --- weights: [16][panel][c][32] ---
     lists = Lists(k, 1, 9, 1)
     _, w_table = tables(k, lists, 1, 9, CB, 1, 1, w_c)
-    u_step = panels * depth * B + V
-    u = k.shared(16, panels, depth, B, strides=[u_step, depth * B, B, 1], size=u_step * 16)
     w_run, w_first, w_next = size("w_run"), size("w_first"), size("w_next")
-    large_weight = k.shared(1, dtype="i64")
-    large_weight[0] = k.to_int(0)
-    for panel in k.parallel(panels):
-        square, raw = k.scratch(V, V), k.scratch(CB * 9, B)
-        largest = k.var(k.zeros(1, "i32"))
-        for c0, c1 in k.blocks(C, CB):
-            length = (c1 - c0) * 9
+    is_direct = k.shared(1, dtype="i64")  # set where numbers are too large for the transforms
+    is_direct[0] = k.to_int(0)
+
+    def hidden(n: Int) -> Idx:
+        """n by way of memory: what a gather makes of it would else be kept in a register the tile needs."""
+        stash = k.scratch(1, dtype="i64")
+        stash[0] = k.to_int(n)
+        return stash[0].idx()
+
+    def weights(raw: View, square: View, bad: View, panel: Int, c0: Int, c1: Int, u: View) -> None:
+        """u[16][c][32] of a panel and a block of channels; bad[0] becomes 1 if a weight is too large."""
+        length, largest = (c1 - c0) * 9, k.var(k.zeros(1, "i32"))
+        for j in k.range(0, B, V):
+            source = View(k, w.addr(panel * B + j, c0 * w_c), (1,), dtype=dtype)
+            to = View(k, raw.addr(0, 0), (1, 1, B), (B, B, 1))
+            pack_rows(k, source, (to, j), B, K - panel * B - j, hidden(w.strides[0]), length, w_table,
+                      k.choose(k.compare("<", w_run, 0), length, w_run), square)  # fmt: skip
+        for c in k.range(c1 - c0):
             for j in k.range(0, B, V):
-                source = View(k, w.addr(panel * B + j, c0 * w_c), (1,), dtype=dtype)
-                to = View(k, raw.addr(0, 0), (1, 1, B), (B, B, 1))
-                pack_rows(k, source, (to, j), B, K - panel * B - j, w.strides[0], length, w_table,
-                          k.choose(k.compare("<", w_run, 0), length, w_run), square)  # fmt: skip
-            for c in k.range(c1 - c0):
-                for j in k.range(0, B, V):
-                    lanes = k.vector(j)
-                    taps = [raw[c * 9 + w_first + w_next * t, lanes] for t in range(9)]
-                    for tap in taps:
-                        largest.imax(magnitude(tap))
-                    g = [taps[0:3], taps[3:6], taps[6:9]]
-                    for i, row in enumerate(both_ways(weight_rows, g)):
-                        for l, value in enumerate(row):
-                            u[i * 4 + l, panel, c0 + c, lanes] = value
+                lanes = k.vector(j)
+                taps = [raw[c * 9 + w_first + w_next * t, lanes] for t in range(9)]
+                for tap in taps:
+                    largest.imax(magnitude(tap))
+                g = [taps[0:3], taps[3:6], taps[6:9]]
+                for i, row in enumerate(both_ways(weight_rows, g)):
+                    for l, value in enumerate(row):
+                        u[i * 4 + l, c, lanes] = value
         with k.when(is_large(largest)):
-            large_weight[0] = k.to_int(1)
-        for c in k.range(depth - C):  # channels that fill a vector count for nothing
-            for piece in k.range(16):
-                u[piece, panel, C + c, k.vector(0, NR)] = k.zeros(NR)
+            bad[0] = k.to_int(1)
 
     def read(xs: View, square: View, largest: Var, n0: Int, h0: Int) -> None:
         """The unit's source as [image][row][column][channel] with zeros around it."""
@@ -128,12 +130,12 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
                         for p in k.vectors(cols * depth, by=4):
                             xs[row, 0, p] = 0.0
                     elif last:
-                        for at in k.range(first, past):
+                        for j in k.range(first, past):
                             for c in k.vectors(C, by=4):
-                                v = x[n0 + image, h, at - pad_w, c]
+                                v = x[n0 + image, h, j - pad_w, c]
                                 for i in range(len(c.masks)):
                                     largest.imax(magnitude(v.part(i)))
-                                xs[row, at, k.vector(c.base, len(c.masks))] = v
+                                xs[row, j, k.vector(c.base, len(c.masks))] = v
                     else:
                         for c0 in k.range(0, C, V):
                             for j in k.vectors(first, past):
@@ -143,15 +145,15 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
                                     largest.imax(magnitude(line))
                                 for i, v in enumerate(transpose(lines)):
                                     square[i, k.vector()] = v
-                                for q in k.range(k.min(past - j.base, V)):
-                                    xs[row, j.base + q, k.vector(c0)] = square[q, k.vector()]
+                                for i in k.range(k.min(past - j.base, V)):
+                                    xs[row, j.base + i, k.vector(c0)] = square[i, k.vector()]
 
-    def spectra(xs: View, v: View, image: Int) -> None:
-        """The transformed 4×4 tiles of an image of the unit."""
+    def spectra(xs: View, v: View, image: Int, at: Int) -> None:
+        """The transformed 4×4 tiles of an image of the unit, which is image `at` of v."""
         for ty in k.range(TR):
             for tx in k.range(TW):
                 for c in k.range(0, depth, V):
-                    row, tile = image * height + ty * 2, (image * TR + ty) * TW + tx
+                    row, tile = image * height + ty * 2, (at * TR + ty) * TW + tx
                     d = [[xs[row + i, tx * 2 + l, k.vector(c)] for l in range(4)] for i in range(4)]
                     for i, line in enumerate(both_ways(input_rows, d)):
                         for l, value in enumerate(line):
@@ -161,31 +163,30 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
         v = v if b is None else v + b[o]
         return maximum(v, 0.0) if relu else v
 
-    def outputs(m: View, ys: View, panel: Int, j: Int, n0: Int, image: Int, h0: Int) -> None:
-        """2×2 outputs of each tile of an image, V channels: to the tensor if they are last, else to ys."""
-        o = panel * B + j
+    def outputs(m: View, ys: View, j: Int, o: Int, n: Int, at: Int, h0: Int) -> None:
+        """2×2 outputs of image `at` of m, V channels: to y if they are last there, else to ys."""
         some = k.first(o, K - o)
         for ty in k.range(TR):
             for tx in k.range(TW):
-                tile = (image * TR + ty) * TW + tx
-                parts = [[m[i * 4 + l, panel, tile, k.vector(j)] for l in range(4)] for i in range(4)]
+                tile = (at * TR + ty) * TW + tx
+                parts = [[m[i * 4 + l, tile, k.vector(j)] for l in range(4)] for i in range(4)]
                 for i, row in enumerate(both_ways(output_rows, parts)):
                     for l, value in enumerate(row):
-                        h, at = h0 + ty * 2 + i, tx * 2 + l
+                        h, column = h0 + ty * 2 + i, tx * 2 + l
                         if last:
-                            with k.when((h < dst_h) & (at < dst_w)):
-                                y[n0 + image, h, at, some] = finish(value, some)
+                            with k.when((h < dst_h) & (column < dst_w)):
+                                y[n, h, column, some] = finish(value, some)
                         else:
-                            ys[ty * 2 + i, at, k.vector(j)] = value
+                            ys[ty * 2 + i, column, k.vector(j)] = value
 
-    def write(m: View, ys: View, square: View, n0: Int, h0: Int) -> None:
-        for panel in k.range(panels):
-            for image in k.range(NI):
-                for j in k.range(0, B, V):
-                    with k.when((n0 + image < N) & (panel * B + j < K)):
-                        outputs(m, ys, panel, j, n0, image, h0)
-                        if not last:
-                            spread(ys, square, n0 + image, h0, panel * B + j, j)
+    def write(m: View, ys: View, square: View, panel: Int, n: Int, at: Int, h0: Int) -> None:
+        """A panel's outputs for image n, which is image `at` of m[16][tile][32]."""
+        for j in k.range(0, B, V):
+            o = panel * B + j
+            with k.when((n < N) & (o < K)):
+                outputs(m, ys, j, o, n, at, h0)
+                if not last:
+                    spread(ys, square, n, h0, o, j)
 
     def spread(ys: View, square: View, n: Int, h0: Int, o: Int, j: Int) -> None:
         """Pixels of V output channels back to planes."""
@@ -193,71 +194,140 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, bias: bool, relu:
             for p in k.vectors(dst_w):
                 for i, v in enumerate(transpose([ys[r, p.base + i, k.vector(j)] for i in range(V)])):
                     square[i, k.vector()] = v
-                for q in k.range(k.min(K - o, V)):
-                    y[n, o + q, h0 + r, p] = finish(square[q, k.vector()], o + q)
+                for i in k.range(k.min(K - o, V)):
+                    y[n, o + i, h0 + r, p] = finish(square[i, k.vector()], o + i)
 
-    def directly(xs: View, n0: Int, h0: Int) -> None:
-        """The unit's outputs by their definition, V channels of a pixel at a time."""
-        for image in k.range(k.min(NI, N - n0)):
-            for r in k.range(k.min(TR * 2, dst_h - h0)):
+    def directly(n0: Int, images: Int, h0: Int, o0: Int, past: Int) -> None:
+        """Outputs of a unit by their definition, V channels of a pixel at a time."""
+        strides = [y_n, y_h, y_w, 1 if last else hidden(y_c)]
+        y_by_channel = View(k, y.ptr, (N, dst_h, dst_w, K), strides, dtype)
+        w_by_output = View(k, w.ptr, (1, K), [1, hidden(w.strides[0])], dtype)
+        for n in k.range(n0, k.min(n0 + images, N)):
+            for h in k.range(h0, k.min(h0 + TR * 2, dst_h)):
                 for at in k.range(dst_w):
-                    for o in k.vectors(K):
+                    for o in k.vectors(o0, k.max(k.min(past, K), o0)):
                         total = k.var(k.zeros())
                         for c in k.range(C):
                             for t in k.range(9):
-                                offset = c * w_c + lists.weight(w_first + w_next * t)
-                                pixel = xs[image * height + r + t // 3, at + t % 3, c]
-                                total += pixel * w_by_output[offset, o]
-                        y_by_channel[n0 + image, h0 + r, at, o] = finish(total, o)
+                                i, j = h + t // 3 - pad_h, at + t % 3 - pad_w
+                                with k.when((i >= 0) & (i < src_h) & (j >= 0) & (j < src_w)):
+                                    offset = c * w_c + lists.weight(w_first + w_next * t)
+                                    pixel = x[n, i, j, c] if last else x[n, c, i, j]
+                                    total += pixel * w_by_output[offset, o]
+                        y_by_channel[n, h, at, o] = finish(total, o)
 
+    def clear(space: View, count: Int) -> None:
+        for p in k.vectors(count, by=4):
+            space[p] = 0.0
+
+    def flat_of(view: View) -> View:
+        return View(k, view.ptr, (1,))
+
+    every = k.vector(0, NR)
     groups, bands = k.ceil_div(N, NI), size("bands")
     units = groups * bands
-    n = k.max(k.min(parts, units), 1)
-    per = k.ceil_div(units, n)
-    for lo, hi in k.chunk(n):
-        xs = k.scratch(NI * height, cols, depth)
-        # A vector more between the 16 pieces, which else would fall into the same cache sets.
-        v_step, m_step = blocks * tiles * CB + V, panels * tiles * B + V
-        v = k.scratch(16, blocks, tiles, CB, strides=[v_step, tiles * CB, CB, 1], size=v_step * 16)
-        m = k.scratch(16, panels, tiles, B, strides=[m_step, tiles * B, B, 1], size=m_step * 16)
-        ys = k.scratch(TR * 2, TW * 2 + V, B)
-        square, zeros = k.scratch(V, V), k.scratch(B)
-        zeros[k.vector(0, NR)] = k.zeros(NR)
-        for lanes in k.vectors(NI * height * cols * depth, by=4):
-            xs[0, 0, lanes] = 0.0
-        for lanes in k.vectors(v_step * 16, by=4):
-            v[0, 0, 0, lanes] = 0.0
-        for lanes in k.vectors(TR * 2 * (TW * 2 + V) * B, by=4):
-            ys[0, 0, lanes] = 0.0
-        for unit in k.range(lo * per, k.min(hi * per, units)):
-            n0, h0 = unit // bands * NI, unit % bands * (TR * 2)
-            largest = k.var(k.zeros(1, "i32"))
-            read(xs, square, largest, n0, h0)
-            for image in k.range(NI):
-                spectra(xs, v, image)
-            for p in k.range(16):
-                for panel in k.range(panels):
-                    for t in k.range(0, tiles, run):
-                        products(k, v, u, m, zeros, p, panel, t, blocks, depth, run)
-            write(m, ys, square, n0, h0)
-            with k.when(is_large(largest) | large_weight[0].idx().ne(0)):
-                directly(xs, n0, h0)
+    n_parts = k.max(k.min(parts, units), 1)
+    per = k.ceil_div(units, n_parts)
+    # A vector more between the 16 pieces, which else would fall into the same cache sets.
+    v_step, m_step = blocks * tiles * CB + V, tiles * B + V
 
-
-def products(k: Kernel, v: View, u: View, m: View, zeros: View, p: Int, panel: Int, tile: Int, blocks: Int,
-             depth: Int, run: int) -> None:  # fmt: skip
-    """m[p, panel, tile + i] = Σ_c v[p, c, tile + i] · u[p, panel, c] for i < run."""
-    every = k.vector(0, NR)
-    acc = [k.var(zeros[every]) for _ in range(run)]
-    for block in k.range(blocks):
-        rows = View(k, v.addr(p, block, tile, 0), (1,))
-        here = View(k, u.addr(p, panel, block * CB, 0), (1, NR * k.V), (NR * k.V, 1))
-        for c in k.range(k.min(depth - block * CB, CB)):
-            weights = here[c, every]
+    def tile_sums(v: View, p: Int, t: Int, c0: Int, c1: Int, u: View, acc: list[Var]) -> None:
+        """acc[i] += Σ_c v[p, c, t + i] · u[c] over a block of channels."""
+        rows = View(k, v.addr(p, c0 // CB, t, 0), (1,))
+        for c in k.range(c1 - c0):
+            row = u[c, every]
             for i, s in enumerate(acc):
-                s += rows[c + i * CB] * weights
-    for i, s in enumerate(acc):
-        m[p, panel, tile + i, every] = s
+                s += rows[c + i * CB] * row
+
+    if not few:
+        u_step = depth * B + V
+        u = k.shared(panels, 16, depth, B, strides=[u_step * 16, u_step, B, 1], size=panels * 16 * u_step)
+        for panel in k.parallel(panels):
+            square, raw = k.scratch(V, V), k.scratch(CB * 9, B)
+            for c0, c1 in k.blocks(C, CB):
+                to = View(k, u.addr(panel, 0, c0, 0), (16, 1, B), (u_step, B, 1))
+                weights(raw, square, is_direct, panel, c0, c1, to)
+        for lo, hi in k.chunk(n_parts):
+            xs, ys = k.scratch(NI * height, cols, depth), k.scratch(TR * 2, TW * 2 + V, B)
+            v = k.scratch(16, blocks, tiles, CB, strides=[v_step, tiles * CB, CB, 1], size=v_step * 16)
+            m = k.scratch(panels, 16, tiles, B, strides=[m_step * 16, m_step, B, 1],
+                          size=panels * 16 * m_step)  # fmt: skip
+            square, zeros = k.scratch(V, V), k.scratch(B)
+            zeros[every] = k.zeros(NR)
+            clear(flat_of(xs), NI * height * cols * depth)
+            clear(flat_of(v), v_step * 16)
+            clear(flat_of(ys), TR * 2 * (TW * 2 + V) * B)
+            for unit in k.range(lo * per, k.min(hi * per, units)):
+                n0, h0 = unit // bands * NI, unit % bands * (TR * 2)
+                largest = k.var(k.zeros(1, "i32"))
+                read(xs, square, largest, n0, h0)
+                for image in k.range(NI):
+                    spectra(xs, v, image, image)
+                for p in k.range(16):
+                    for panel in k.range(panels):
+                        for t in k.range(0, tiles, run):
+                            acc = [k.var(zeros[every]) for _ in range(run)]
+                            for c0, c1 in k.blocks(C, CB):
+                                here = View(k, u.addr(panel, p, c0, 0), (1, B), (B, 1))
+                                tile_sums(v, p, t, c0, c1, here, acc)
+                            for i, s in enumerate(acc):
+                                m[panel, p, t + i, every] = s
+                for panel in k.range(panels):
+                    for image in k.range(NI):
+                        mine = View(k, m.addr(panel, 0, 0, 0), (16, 1, B), (m_step, B, 1))
+                        write(mine, ys, square, panel, n0 + image, image, h0)
+                with k.when(is_large(largest) | is_direct[0].idx().ne(0)):
+                    directly(n0, NI, h0, 0, K)
+        return
+    v = k.shared(16, blocks, tiles, CB, strides=[v_step, tiles * CB, CB, 1], size=v_step * 16)
+    for lo, hi in k.chunk(n_parts):
+        xs, square = k.scratch(NI * height, cols, depth), k.scratch(V, V)
+        clear(flat_of(xs), NI * height * cols * depth)
+        largest = k.var(k.zeros(1, "i32"))
+        for unit in k.range(lo * per, k.min(hi * per, units)):
+            read(xs, square, largest, unit * NI, 0)
+            for image in k.range(k.min(NI, N - unit * NI)):
+                spectra(xs, v, image, unit * NI + image)
+            with k.when(k.compare("==", unit, 0)):  # tiles that fill the last block
+                for p in k.range(16):
+                    for block in k.range(blocks):
+                        for t in k.range(N * TR * TW, tiles):
+                            for c in k.range(0, CB, V):
+                                v[p, block, t, k.vector(c)] = 0.0
+        with k.when(is_large(largest)):
+            is_direct[0] = k.to_int(1)
+    pair = size("pair")
+    for first in k.parallel(k.ceil_div(panels, pair)):
+        square, raw, zeros = k.scratch(V, V), k.scratch(CB * 9, B), k.scratch(B)
+        u_step = CB * B + V
+        u = k.scratch(pair, 16, CB, B, strides=[u_step * 16, u_step, B, 1], size=pair * (16 * u_step))
+        m = k.scratch(pair, 16, tiles, B, strides=[m_step * 16, m_step, B, 1], size=pair * (16 * m_step))
+        ys = k.scratch(TR * 2, TW * 2 + V, B)
+        zeros[every] = k.zeros(NR)
+        clear(flat_of(ys), TR * 2 * (TW * 2 + V) * B)
+        count, bad = k.min(panels - first * pair, pair), k.scratch(1, dtype="i64")
+        bad[0] = k.to_int(0)
+        for c0, c1 in k.blocks(C, CB):
+            for q in k.range(count):
+                to = View(k, u.addr(q, 0, 0, 0), (16, 1, B), (u_step, B, 1))
+                weights(raw, square, bad, first * pair + q, c0, c1, to)
+            for p in k.range(16):
+                for q in k.range(count):
+                    for t in k.range(0, tiles, run):
+                        acc = [k.var(zeros[every]) for _ in range(run)]
+                        with k.unless(k.compare("==", c0, 0)):
+                            for i, s in enumerate(acc):
+                                s.set(m[q, p, t + i, every])
+                        tile_sums(v, p, t, c0, c1, View(k, u.addr(q, p, 0, 0), (1, B), (B, 1)), acc)
+                        for i, s in enumerate(acc):
+                            m[q, p, t + i, every] = s
+        for q in k.range(count):
+            for n in k.range(N):
+                mine = View(k, m.addr(q, 0, 0, 0), (16, 1, B), (m_step, B, 1))
+                write(mine, ys, square, first * pair + q, n, n, 0)
+        with k.when(bad[0].idx().ne(0) | is_direct[0].idx().ne(0)):
+            for n in k.range(N):
+                directly(n, 1, 0, first * pair * B, (first * pair + count) * B)
 
 
 def magnitude(v: Val) -> Val:
@@ -306,13 +376,13 @@ class ConvWinograd(Engine):
         return 0.9 / (0.625 + 6.5 * (1 / max(c.C, 1) + 1 / max(c.K, 1)))
 
     def knobs(self, graph: Graph, device: CpuDevice) -> dict[str, tuple[int, ...]]:
-        """tile_rows, images: rows of 2×2 tiles and images of a unit."""
+        """tile_rows, images: rows of 2×2 tiles and images of a unit; few: see the kernel."""
         g = parse(graph)
         if isinstance(g, str):
             return {}
         d = choose(Conv.of(g), device)
         return {name: (d[name], *(v for v in more if v != d[name])) for name, more in (
-            ("tile_rows", (2, 4, 7)), ("images", (1, 2, 4)),
+            ("tile_rows", (2, 4, 7)), ("images", (1, 2, 4)), ("few", (0, 1)),
         )}  # fmt: skip
 
     def compile(self, graph: Graph, config: EngineConfig, device: CpuDevice) -> NativeProgram:
@@ -322,15 +392,17 @@ class ConvWinograd(Engine):
         c, isa = Conv.of(g), isas.ALL[device.isa]
         run, knobs = isa.tile_rows(NR), dict(config.knobs)
         rows = -(-c.rows.count // 2)
-        tile_rows = max(1, min(knobs["tile_rows"], rows))
+        few = bool(knobs["few"])
+        tile_rows = rows if few else max(1, min(knobs["tile_rows"], rows))
         images, tile_cols = max(1, min(knobs["images"], c.N)), -(-c.cols.count // 2)
         kernel = compiled(
-            conv_winograd, isa, dtype=c.dtype, run=run, last=layout_of(c) == "nhwc",
+            conv_winograd, isa, dtype=c.dtype, run=run, last=layout_of(c) == "nhwc", few=few,
             bias=g.bias is not None, relu=g.relu)  # fmt: skip
         backward = g.direction == "dgrad"
         return program(kernel, g, c, Planes.of(c, 1, 1, 0), False, {
             "images": images, "tile_rows": tile_rows, "tile_cols": tile_cols,
-            "tiles": round_up(images * tile_rows * tile_cols, run), "bands": -(-rows // tile_rows),
+            "tiles": round_up((c.N if few else images) * tile_rows * tile_cols, run),
+            "pair": 2, "bands": -(-rows // tile_rows),
             "pad_h": -c.rows.low, "pad_w": -c.cols.low,
             "w_first": 8 if backward else 0, "w_next": -1 if backward else 1,
             "parts": 1 if c.flops < 200_000 else 1 << 30,
@@ -355,4 +427,11 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
     tiles = max(enough, min(112, device.l2 // 4 // (64 * (c.C + c.K))))
     while images < c.N and images * rows * cols < tiles and c.N // (2 * images) >= 2:
         images *= 2
-    return {"tile_rows": max(1, min(rows, tiles // (cols * images))), "images": images}
+    all_tiles = c.N * rows * cols
+    few = all_tiles <= 256 and 2 * device.l2 < 64 * c.C * c.K
+    sizes = {"tile_rows": max(1, min(rows, tiles // (cols * images))), "images": images, "few": int(few)}
+
+    def units(d: dict[str, int]) -> int:
+        return -(-c.N // d["images"]) * -(-rows // d["tile_rows"])
+
+    return share_out(sizes, {"images": 1} if few else {"images": 1, "tile_rows": 1}, units, device.cores)

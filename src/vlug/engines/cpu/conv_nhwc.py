@@ -166,7 +166,9 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                     table = either_table(k, c1 - c0, c_block, x_table, x_last, t0)
                     find_runs(table_of_runs, n0, i0, phase)
                     # A phase without taps is written once, at the end.
-                    fresh, due = length.eq(0) | k.compare("==", c0, 0), (length > 0) | k.compare("==", c1, C)
+                    none = k.condition(k.compare("==", length, 0))
+                    fresh = none | k.compare("==", c0, 0)
+                    due = ~none | k.compare("==", c1, C)
                     for kb in k.range(k.choose(due, k.ceil_div(count, B), 0)):
                         o = o0 + kb * B
                         start = wp.addr(g * panels + o // B, c0 * taps + (c1 - c0) * t0, 0)

@@ -130,12 +130,12 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, few: bool, bias: 
                         for p in k.vectors(cols * depth, by=4):
                             xs[row, 0, p] = 0.0
                     elif last:
-                        for j in k.range(first, past):
+                        for at in k.range(first, past):
                             for c in k.vectors(C, by=4):
-                                v = x[n0 + image, h, j - pad_w, c]
+                                v = x[n0 + image, h, at - pad_w, c]
                                 for i in range(len(c.masks)):
                                     largest.imax(magnitude(v.part(i)))
-                                xs[row, j, k.vector(c.base, len(c.masks))] = v
+                                xs[row, at, k.vector(c.base, len(c.masks))] = v
                     else:
                         for c0 in k.range(0, C, V):
                             for j in k.vectors(first, past):
@@ -145,8 +145,8 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, few: bool, bias: 
                                     largest.imax(magnitude(line))
                                 for i, v in enumerate(transpose(lines)):
                                     square[i, k.vector()] = v
-                                for i in k.range(k.min(past - j.base, V)):
-                                    xs[row, j.base + i, k.vector(c0)] = square[i, k.vector()]
+                                for q in k.range(k.min(past - j.base, V)):
+                                    xs[row, j.base + q, k.vector(c0)] = square[q, k.vector()]
 
     def spectra(xs: View, v: View, image: Int, at: Int) -> None:
         """The transformed 4×4 tiles of an image of the unit, which is image `at` of v."""
@@ -194,8 +194,8 @@ def conv_winograd(k: Kernel, dtype: str, run: int, last: bool, few: bool, bias: 
             for p in k.vectors(dst_w):
                 for i, v in enumerate(transpose([ys[r, p.base + i, k.vector(j)] for i in range(V)])):
                     square[i, k.vector()] = v
-                for i in k.range(k.min(K - o, V)):
-                    y[n, o + i, h0 + r, p] = finish(square[i, k.vector()], o + i)
+                for q in k.range(k.min(K - o, V)):
+                    y[n, o + q, h0 + r, p] = finish(square[q, k.vector()], o + q)
 
     def directly(n0: Int, images: Int, h0: Int, o0: Int, past: Int) -> None:
         """Outputs of a unit by their definition, V channels of a pixel at a time."""

@@ -152,6 +152,18 @@ def test_a_resnet_step_needs_few_kernels():
     assert len(kernels) <= 8
 
 
+def test_avx2_tiles_stay_in_registers():
+    plain = {"dtype": "f32", "bias": False, "relu": False}
+    for build, constants in (
+        (conv_nchw.conv_planes, {"rows": 6, "vectors": 2, "in_step": 1, "out_step": 1}),
+        (conv_nhwc.conv_pixels, {"run": 3, "c_block": 32}),
+        (conv_pointwise.conv_points, {"rows": 4, "in_step": 1, "out_step": 1}),
+    ):
+        fmas, spilt = jit.spills(jit.generate(build, isas.AVX2, **plain, **constants), isas.AVX2)
+        assert fmas >= 12
+        assert spilt == 0
+
+
 @pytest.mark.parametrize("isa", [isas.AVX512], ids=str)
 @pytest.mark.parametrize(("build", "constants"), [
     (conv_nchw.conv_planes, {"dtype": "f32", "rows": 8, "vectors": 3, "in_step": 1, "out_step": 1}),

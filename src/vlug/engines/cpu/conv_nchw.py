@@ -171,7 +171,7 @@ class ConvNCHW(Engine):
         g = parse(graph)
         if isinstance(g, str):
             return 0.0
-        c, MR = Conv.of(g), isas.ALL[device.isa].tile_rows(3)
+        c, (MR, _) = Conv.of(g), tile_of(isas.ALL[device.isa])
         used = c.K / round_up(max(c.K, 1), MR)
         dense = step_class(c.cols.in_step, c.src[3]) and out_class(c)
         return (0.65 if dense else 0.3) * used
@@ -194,8 +194,7 @@ class ConvNCHW(Engine):
         if isinstance(g, str):
             raise ValueError(f"{self.name}: {g}")
         c, isa = Conv.of(g), isas.ALL[device.isa]
-        NR = 3
-        MR = isa.tile_rows(NR)
+        MR, NR = tile_of(isa)
         knobs = dict(config.knobs)
         band = max(1, min(knobs["band"], c.rows.count))
         images = max(1, min(knobs["images"], c.N))
@@ -210,6 +209,12 @@ class ConvNCHW(Engine):
             "c_block": block, "k_chunk": chunk, "flat": flat, "out_row": flat + (16 if flat % 64 == 0 else 0),
             "bands": -(-c.rows.count // band), "parts": 1 if c.flops < 200_000 else 1 << 30,
         })  # fmt: skip
+
+
+def tile_of(isa: isas.ISA) -> tuple[int, int]:
+    """Output channels and vectors of pixels of a tile; with 16 registers 4×3 spills, 6×2 does not."""
+    vectors = 3 if isa.registers >= 32 else 2
+    return isa.tile_rows(vectors), vectors
 
 
 def out_class(c: Conv) -> int:

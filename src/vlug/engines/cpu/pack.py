@@ -64,7 +64,7 @@ def pack_weights(
     G, C, K, c_block, phases, taps, w_c, parts = sizes
     panels, w_run, V = k.ceil_div(K, width), k.size("w_run"), k.V
     wp = k.shared(G * panels, C * taps, width)
-    step = max(width, V)  # outputs packed together: one wide panel or several narrow ones
+    step = max(width, V // width * width)  # outputs packed together: one wide panel or several narrow ones
     blocks = k.ceil_div(K, step)
     n = k.max(k.min(parts, G * blocks), 1)
     per = k.ceil_div(G * blocks, n)

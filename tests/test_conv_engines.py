@@ -13,7 +13,7 @@ from vlug.bench.problems import problems
 from vlug.codegen import isa as isas
 from vlug.codegen import jit
 from vlug.engines.base import EngineConfig
-from vlug.engines.cpu import conv_nchw, conv_nhwc, conv_pointwise, conv_winograd
+from vlug.engines.cpu import conv_nchw, conv_nhwc, conv_pointwise
 from vlug.engines.cpu.conv_base import Axis, Conv, Planes, parse
 from vlug.engines.reference import evaluate
 from vlug.graph import Graph
@@ -21,7 +21,6 @@ from vlug.runtime.device import FAKE
 from vlug.testing import check, fill, run_program
 
 NCHW, NHWC, POINT = conv_nchw.ConvNCHW(), conv_nhwc.ConvNHWC(), conv_pointwise.ConvPointwise()
-WINOGRAD = conv_winograd.ConvWinograd()
 devices = pytest.mark.parametrize("device", programs.DEVICES, ids=lambda d: d.isa)
 
 LINES = [
@@ -57,39 +56,6 @@ def test_every_block_size(engine, line, images, device):
 
 
 @devices
-@pytest.mark.parametrize("layout", ["", ":nhwc"])
-@pytest.mark.parametrize("line", [
-    "conv_fprop x=3x37x13x18:f32{0} w=41x37x3x3 pad=1",
-    "conv_fprop x=2x16x9x11:bf16{0} w=65x16x3x3:bf16 pad=0x3 post=2x1 -> a; bias a b=65:bf16 -> y",
-    "conv_dgrad dy=3x67x13x18:f32{0} w=67x41x3x3 pad=1 size=13x18",
-    "conv_dgrad dy=2x16x11x9:f16{0} w=16x40x3x3:f16 pad=2x0 size=9x11",
-    "conv_dgrad dy=2x16x17x9:f32{0} w=16x40x3x3 pad=4x1 size=11x9",
-])  # fmt: skip
-def test_winograd(line, layout, device):
-    graph = Graph.parse(line.format(layout))
-    assert WINOGRAD.why_not(graph, device) is None
-    for tile_rows, images, few in ((1, 1, 0), (2, 3, 0), (7, 2, 0), (7, 2, 1)):
-        chosen = settings(WINOGRAD, graph, device, tile_rows=tile_rows, images=images, few=few)
-        for kind, at in (("exact", "end"), ("real", "start"), ("edge", "end")):
-            assert check(graph, WINOGRAD, kind, (1, 3), device=device, settings=chosen, at=at) is None
-
-
-@devices
-@pytest.mark.parametrize("few", [0, 1])
-def test_winograd_keeps_infinite_and_huge_weights_to_themselves(few, device):
-    graph = Graph.parse("conv_fprop x=2x20x10x10 w=32x20x3x3")
-    given = programs.inputs(graph, "real")
-    given["w"][3, 4, 1, 1], given["w"][5, 0, 2, 2] = np.inf, 2e38
-    chosen = settings(WINOGRAD, graph, device, few=few)
-    got = programs.execute(WINOGRAD, graph, device, given, threads=2, config=chosen)["y"]
-    with np.errstate(over="ignore"):
-        want = evaluate(graph, {n: a.astype(np.float64) for n, a in given.items()})["y"].astype(np.float32)
-    finite = np.isfinite(want)
-    assert np.array_equal(got[~finite], want[~finite], equal_nan=True)
-    np.testing.assert_allclose(got[finite], want[finite], rtol=1e-5, atol=1e-4)
-
-
-@devices
 def test_sums_do_not_depend_on_blocks(device):
     """The reduction runs in one order, so real numbers give the same bits whatever the blocking."""
     graph = Graph.parse("conv_fprop x=2x50x11x11 w=24x50x3x3 pad=1")
@@ -111,7 +77,6 @@ FAR = 2**31 + 5
     (NCHW, "conv_dgrad dy=2x3x4x5:f32:s{far}x20x5x1 w=3x2x3x3 size=6x7 -> dx=2x2x6x7:f32:s{far}x42x7x1"),
     (NHWC, "conv_fprop x=2x3x6x7:f32:s{far}x1x21x3 w=4x3x3x2 -> y=2x4x4x6:f32:s{far}x1x24x4"),
     (POINT, "conv_fprop x=2x3x6x7:f32:s{far}x42x7x1 w=4x3x1x1 stride=2 -> y=2x4x3x4:f32:s{far}x12x4x1"),
-    (WINOGRAD, "conv_fprop x=2x16x9x9:f32:s{far}x81x9x1 w=16x16x3x3 -> y=2x16x7x7:f32:s{far}x49x7x1"),
 ], ids=lambda p: getattr(p, "name", ""))  # fmt: skip
 def test_offsets_past_two_to_the_31(engine, line, device):
     graph = Graph.parse(line.format(far=FAR))
@@ -146,7 +111,7 @@ def test_new_sizes_need_no_new_kernel():
 def test_a_resnet_step_needs_few_kernels():
     device, kernels = FAKE["avx512"], set()
     for problem in problems("resnet_50", layouts=("nchw",), passes=("fwd", "dgrad")):
-        engine = next(e for e in (WINOGRAD, POINT, NCHW) if e.why_not(problem.graph, device) is None)
+        engine = next(e for e in (POINT, NCHW) if e.why_not(problem.graph, device) is None)
         program = engine.compile(problem.graph, engine.default(problem.graph, device), device)
         kernels.add(program.address)
     assert len(kernels) <= 8
@@ -172,8 +137,6 @@ def test_avx2_tiles_stay_in_registers():
     (conv_nhwc.conv_pixels, {"dtype": "f32", "run": 7, "c_block": 32}),
     (conv_nhwc.conv_pixels, {"dtype": "f16", "run": 7, "c_block": 128}),
     (conv_pointwise.conv_points, {"dtype": "f32", "rows": 8, "in_step": 1, "out_step": 1}),
-    (conv_winograd.conv_winograd, {"dtype": "f32", "run": 14, "last": False, "few": False}),
-    (conv_winograd.conv_winograd, {"dtype": "f32", "run": 14, "last": True, "few": False}),
     (conv_pointwise.conv_points, {"dtype": "f16", "rows": 8, "in_step": 2, "out_step": 1}),
 ], ids=lambda p: getattr(p, "__name__", ""))  # fmt: skip
 def test_inner_loops_stay_in_registers(build, constants, isa):
@@ -192,7 +155,7 @@ def test_inner_loops_stay_in_registers(build, constants, isa):
     ("relu x=4", "begins with relu"),
 ])  # fmt: skip
 def test_refusals_are_sentences(line, words):
-    for engine in (NCHW, NHWC, POINT, WINOGRAD):
+    for engine in (NCHW, NHWC, POINT):
         why = engine.why_not(Graph.parse(line), FAKE["avx512"])
         assert why is not None
         assert words in why

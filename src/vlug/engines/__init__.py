@@ -15,7 +15,6 @@ __all__ = ["engine", "engines"]
 # imported (LLVM least of all) before a plan is made. The reference engine stays last.
 ORDER: tuple[str, ...] = (
     "cpu.depthwise:DepthwiseEngine",
-    "cpu.conv_winograd:ConvWinograd",
     "cpu.conv_pointwise:ConvPointwise",
     "cpu.winograd:Winograd",
     "cpu.conv_nchw:ConvNCHW",

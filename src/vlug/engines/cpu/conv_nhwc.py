@@ -241,7 +241,10 @@ class ConvNHWC(Engine):
 
 
 def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
-    """Block sizes: packed source in an eighth of L2, sums (where channels come in blocks) in a quarter."""
+    """Block sizes: packed source in 1/16 of L2, sums (where channels come in blocks) in 1/8.
+
+    Twice that is 10 to 15 % slower (1×1 64→256 at 56×56, 3×3 128→128 at 28×28).
+    """
     few, several, many = BLOCKS
     c_block = few if few >= c.C else several if c.taps > 1 else many
     planes = len(c.rows.planes) * len(c.cols.planes)
@@ -251,8 +254,8 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
     row = max(1, images * (c.cols.count + c.cols.high - c.cols.low))
     phases = len(c.rows.phases) * len(c.cols.phases)
     chunk = max(1, min(c.K, 512, max(64, device.l2 // 4 // (4 * row * phases))))
-    band = device.l2 // 8 // (4 * c_block * row * planes)
+    band = device.l2 // 16 // (4 * c_block * row * planes)
     if c_block < c.C:
-        band = min(band, device.l2 // 4 // (4 * chunk * row * phases))
+        band = min(band, device.l2 // 8 // (4 * chunk * row * phases))
     sizes = {"c_block": c_block, "band": divide(c.rows.count, band), "images": images, "k_chunk": chunk}
     return share_out(sizes, {"images": 1, "k_chunk": 64, "band": 2}, partial(units, c), device.cores)

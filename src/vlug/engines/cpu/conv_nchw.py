@@ -10,6 +10,7 @@ from vlug.codegen.ir import Int, Kernel, Val, View, maximum, shuffle
 from vlug.codegen.jit import compiled
 from vlug.engines.base import Engine, EngineConfig, NativeProgram
 from vlug.engines.cpu.conv_base import Conv, Planes, divide, parse, program, round_up, share_out, step_class
+from vlug.engines.cpu.nest import no_kernels
 from vlug.engines.cpu.pack import Lists, pack_weights, table_sum, tables
 from vlug.graph import Graph
 
@@ -162,9 +163,7 @@ class ConvNCHW(Engine):
     name = "cpu.conv_nchw"
 
     def why_not(self, graph: Graph, device: CpuDevice) -> str | None:
-        if device.isa not in isas.ALL:
-            return f"no kernels for the instruction set {device.isa}"
-        found = parse(graph)
+        found = no_kernels(device) or parse(graph)
         return found if isinstance(found, str) else None
 
     def share(self, graph: Graph, device: CpuDevice) -> float:

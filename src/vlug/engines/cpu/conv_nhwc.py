@@ -12,6 +12,7 @@ from vlug.codegen.tile import product
 from vlug.engines.base import Engine, EngineConfig, NativeProgram
 from vlug.engines.cpu.conv_base import Conv, Planes, divide, parse, program, round_up, share_out
 from vlug.engines.cpu.conv_nchw import units
+from vlug.engines.cpu.nest import no_kernels
 from vlug.engines.cpu.pack import Lists, either_table, pack_weights, tables
 from vlug.graph import Graph
 
@@ -185,9 +186,7 @@ class ConvNHWC(Engine):
     name = "cpu.conv_nhwc"
 
     def why_not(self, graph: Graph, device: CpuDevice) -> str | None:
-        if device.isa not in isas.ALL:
-            return f"no kernels for the instruction set {device.isa}"
-        g = parse(graph)
+        g = no_kernels(device) or parse(graph)
         if isinstance(g, str):
             return g
         for t in (g.src, g.dst):

@@ -23,6 +23,7 @@ from vlug.engines.cpu.conv_base import (
     step_class,
 )
 from vlug.engines.cpu.conv_nchw import interleave
+from vlug.engines.cpu.nest import no_kernels
 from vlug.engines.cpu.pack import Lists, pack_weights, tables
 from vlug.graph import Graph
 
@@ -181,9 +182,7 @@ class ConvPointwise(Engine):
     name = "cpu.conv_pointwise"
 
     def why_not(self, graph: Graph, device: CpuDevice) -> str | None:
-        if device.isa not in isas.ALL:
-            return f"no kernels for the instruction set {device.isa}"
-        g = parse(graph)
+        g = no_kernels(device) or parse(graph)
         if isinstance(g, str):
             return g
         if g.w.dim[2:] != (1, 1):

@@ -148,7 +148,8 @@ def conv_points(k: Kernel, dtype: str, rows: int, in_step: int, out_step: int, b
                         with k.when(row + i < keep):
                             y[n0, channel + i, r0, q] = finish(s, channel + i)
 
-    groups, bands, chunks = k.ceil_div(N, NI), size("bands"), k.ceil_div(K, KC)
+    KU = size("k_unit", multiple=MR)  # outputs of a unit: several chunks where channels come in one block
+    groups, bands, chunks = k.ceil_div(N, NI), size("bands"), k.ceil_div(K, KU)
     units = G * groups * bands * chunks
     n = k.max(k.min(parts, units), 1)
     per = k.ceil_div(units, n)
@@ -159,21 +160,21 @@ def conv_points(k: Kernel, dtype: str, rows: int, in_step: int, out_step: int, b
         for p in k.vectors(pixels + V):
             line[p] = 0.0
         for u in k.range(lo * per, k.min(hi * per, units)):
-            o0, rest = u % chunks * KC, u // chunks
+            o0, rest = u % chunks * KU, u // chunks
             r0, rest = rest % bands * HB, rest // bands
-            n0, g = rest % groups * NI, rest // groups
-            count = k.min(KC, K - o0)
+            n0, g, past = rest % groups * NI, rest // groups, k.min(o0 + KU, K)
             length = k.choose(direct, k.min(row_len, points - r0 * row_len), pixels)
             for c0, c1 in k.blocks(C, CB):
                 read(xs, line, n0, r0, g * C + c0, c1 - c0)
-                for kb in k.range(k.ceil_div(count, MR)):
-                    start = wp.addr(g * panels + o0 // MR + kb, c0, 0)
-                    panel = View(k, start, (1, MR), (MR, 1))
-                    at = (n0, r0, kb * MR, g * K + o0 + kb * MR, count)
-                    for q in k.vectors(length, by=NR):
-                        cell(xs, sums, q, panel, c0, c1, at)
-            with k.unless(direct):
-                write(sums, n0, r0, o0, g * K, count)
+                for o1, o2 in k.blocks(past, KC, o0):
+                    for kb in k.range(k.ceil_div(o2 - o1, MR)):
+                        start = wp.addr(g * panels + o1 // MR + kb, c0, 0)
+                        panel = View(k, start, (1, MR), (MR, 1))
+                        at = (n0, r0, kb * MR, g * K + o1 + kb * MR, o2 - o1)
+                        for q in k.vectors(length, by=NR):
+                            cell(xs, sums, q, panel, c0, c1, at)
+                    with k.when(~direct & (c1 >= C)):
+                        write(sums, n0, r0, o1, g * K, o2 - o1)
 
 
 class ConvPointwise(Engine):
@@ -232,6 +233,9 @@ class ConvPointwise(Engine):
         chunk = round_up(max(1, min(knobs["k_chunk"], c.K)), MR)
         block = max(1, min(knobs["c_block"], c.C))
         row_count = -(-points // max(1, row_len))
+        bands = -(-row_count // band)
+        pieces = max(1, c.G * -(-c.N // images) * bands)
+        shares = -(-device.cores // pieces) if block >= c.C else -(-c.K // chunk)
         direct = images * band == c.rows.out_step == c.cols.out_step == 1
         kernel = compiled(
             conv_points, isa, dtype=c.dtype, rows=MR, bias=g.bias is not None, relu=g.relu,
@@ -241,7 +245,8 @@ class ConvPointwise(Engine):
         return program(kernel, g, c, planes, False, {
             "c_block": block, "k_chunk": chunk, "pixels": pixels, "images": images, "band": band,
             "row_len": row_len, "row_count": row_count, "points": points, "row_src": row_src,
-            "row_dst": row_dst, "col_src": c.cols.in_step * c.src[3], "bands": -(-row_count // band),
+            "row_dst": row_dst, "col_src": c.cols.in_step * c.src[3], "bands": bands,
+            "k_unit": max(MR, round_up(-(-c.K // max(1, shares)), MR)) if block >= c.C else chunk,
             "direct": int(direct), "sum_rows": 1 if direct and block >= c.C else chunk,
             "out_row": pixels + (16 if pixels % 64 == 0 else 0),
             "parts": 1 if c.flops < 200_000 else 1 << 30,
@@ -283,4 +288,4 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
         blocks = -(-points // d["pixels"]) if d["images"] == 1 else 1
         return c.G * -(-c.N // d["images"]) * blocks * -(-c.K // d["k_chunk"])
 
-    return share_out(sizes, {"k_chunk": 64, "images": 1, "pixels": 96}, units, device.cores)
+    return share_out(sizes, {"k_chunk": 64}, units, device.cores) if c_block < c.C else sizes

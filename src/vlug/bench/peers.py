@@ -186,6 +186,14 @@ def _matmul(g: Graph, op: Any, ins: list[Any]) -> Made:
     return lambda: torch.matmul(a, b), (0,), lambda: ins[1].add_(1e-6)
 
 
+def _reduction(g: Graph, op: Any, ins: list[Any]) -> Made:
+    (x,) = ins
+    axes = list(op.axes)
+    if op.mode == "mean":
+        return lambda: aten.mean.dim(x, axes, op.keepdim), (0,), None
+    return lambda: aten.sum.dim_IntList(x, axes, op.keepdim), (0,), None
+
+
 _MAKERS: dict[str, Callable[[Graph, Any, list[Any]], Made]] = {
     "conv_fprop": _conv_fprop,
     "conv_dgrad": _conv_dgrad,
@@ -203,4 +211,5 @@ _MAKERS: dict[str, Callable[[Graph, Any, list[Any]], Made]] = {
     "softmax_backward": _softmax_backward,
     "log_softmax_backward": _softmax_backward,
     "matmul": _matmul,
+    "reduction": _reduction,
 }

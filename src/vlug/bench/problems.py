@@ -18,7 +18,7 @@ __all__ = ["LAYOUTS", "PASSES", "Problem", "problems", "set_names", "shapes"]
 LAYOUTS = ("nchw", "nhwc")
 PASSES = ("fwd", "dgrad", "wgrad", "bwd")
 #: Parts of a network that follow its convolutions, derived from them: NET:bn and so on.
-PARTS = ("bn", "relu", "pool", "softmax")
+PARTS = ("bn", "relu", "pool", "softmax", "v15", "linear", "mean")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,15 @@ def problems(
     kind, _, rest = name.partition("/")
     if part in PARTS and net in data["conv"]:
         layers = list(_following(data["conv"][net], part))
-        maker = {"bn": _norm, "relu": _relu, "pool": _pool, "softmax": _softmax}[part]
+        maker = {
+            "bn": _norm,
+            "relu": _relu,
+            "pool": _pool,
+            "softmax": _softmax,
+            "v15": _conv,
+            "linear": _linear,
+            "mean": _mean,
+        }[part]
     elif name in data["conv"]:
         layers, maker = data["conv"][name], _conv
     elif rest and kind in ("pool", "bnorm", "softmax") and rest in data[kind]:
@@ -93,6 +101,20 @@ def _following(convs: Sequence[dict[str, Any]], part: str) -> Iterator[dict[str,
         whole = {"kernel": [7, 7], "stride": [7, 7], "pad_l": [0, 0]}
         yield {"name": "pool1", "c": 64, "in": [112, 112], "mode": "max", **three}
         yield {"name": "pool5", "c": 2048, "in": [7, 7], "mode": "avg", **whole}
+        return
+    if part == "v15":  # ResNet-50 v1.5 has its strides in the 3×3 convolutions
+        for c, size in ((128, 56), (256, 28), (512, 14)):
+            common = {"count": 1, "groups": 1, "kernel": [3, 3], "stride": [2, 2], "dilation": [1, 1]}
+            shape = {"c": c, "k": c, "in": [size] * 2, "out": [size // 2] * 2, "pad_l": [1, 1]}
+            yield {"name": f"v15:{c}x{size}x{size}", **common, **shape}
+        return
+    if part == "linear":
+        for k, n in ((2048, 1000), (512, 10), (4096, 4096)):
+            yield {"name": f"linear:{k}to{n}", "in_features": k, "out_features": n}
+        return
+    if part == "mean":
+        for c, size in ((128, 8), (2048, 7), (512, 28)):
+            yield {"name": f"mean:{c}x{size}x{size}", "c": c, "spatial": [size, size]}
         return
     if part == "softmax":
         yield {"name": "softmax", "dims": [256, 1000]}
@@ -180,3 +202,23 @@ def _softmax(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem
     x = _spec(layer["dims"], dtype, "nchw")
     for which, line in (("fwd", f"softmax x={x} axis=1"), ("bwd", f"softmax_backward dy={x} y={x} axis=1")):
         yield Problem(layer["name"], 1, which, layout, Graph.parse(line).line)
+
+
+def _linear(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
+    if layout != "nchw":
+        return
+    n, k, out = layer["n"], layer["in_features"], layer["out_features"]
+    x, w, dy = (_spec(dims, dtype, "nchw") for dims in ((n, k), (out, k), (n, out)))
+    lines = {
+        "fwd": f"matmul a={x} b={w} transpose_b=1",
+        "dgrad": f"matmul a={dy} b={w}",
+        "wgrad": f"matmul a={dy} b={x} transpose_a=1",
+    }
+    for which, line in lines.items():
+        yield Problem(layer["name"], 1, which, layout, Graph.parse(line).line)
+
+
+def _mean(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
+    x = _spec((layer["n"], layer["c"], *layer["spatial"]), dtype, layout)
+    line = Graph.parse(f"reduction x={x} mode=mean axes=2x3").line
+    yield Problem(layer["name"], 1, "fwd", layout, line)

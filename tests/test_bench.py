@@ -14,7 +14,7 @@ from vlug.engines.reference import evaluate
 from vlug.errors import BadInput, NotSupported
 from vlug.graph import Graph
 
-NETWORKS = ("resnet_50", "resnet_50:bn", "resnet_50:relu", "resnet_50:pool", "resnet_50:softmax", "resnet_50:v15",
+NETWORKS = ("resnet_50", "resnet_50:bn", "resnet_50:relu", "resnet_50:pool", "resnet_50:softmax",
             "resnet_50:linear", "resnet_50:mean")  # fmt: skip
 SMALL = ("tails", "dilated", "mobilenet_dw", "regression_dw", "pool/2d_small", "pool/global_pooling",
          "bnorm/regressions", "softmax/nlp")  # fmt: skip

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch_support import armed, torch
 
+from torch_support import armed, torch
 from vlug.frontends import hooks
 
 pytestmark = [pytest.mark.framework, pytest.mark.perf]

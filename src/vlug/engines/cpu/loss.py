@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from vlug.codegen.isa import ALL
 from vlug.engines.base import Engine, EngineConfig, Program
 from vlug.engines.cpu.nest import Axis, folded, native, no_kernels, parts, product
 from vlug.graph import Graph
@@ -77,7 +78,7 @@ class CrossEntropyEngine(Engine):
             values |= {"N": N, "NB": NB, "sums": blocks, **parts(blocks, nbytes)}
         else:
             N = 1
-            constants["unit"] = unit
+            constants |= {"unit": unit, "short": 4 * ALL[device.isa].lanes >= C}
             group = max(BLOCK // C, 1)
             values |= {"group": group, **parts(-(-product(outer) // group), nbytes)}
         count = product(outer)

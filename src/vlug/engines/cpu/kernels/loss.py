@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vlug.codegen.ir import Int, Kernel, View, larger, select
+from vlug.codegen.ir import Int, Kernel, View, larger, reduce, select
 from vlug.codegen.vecmath import exp, log
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units
 from vlug.engines.cpu.kernels.softmax import LOW, top_of
@@ -52,6 +52,21 @@ def _checked(k: Kernel, t: Any, C: Int) -> Any:
     return counts
 
 
+def _lse(k: Kernel, line: View, C: Int, short: bool) -> Any:
+    """log Σ exp of a row; short: it is four vectors at most and stays in registers."""
+    if not short:
+        high, e = top_of(k, line, 0, C), k.var(k.zeros(4))
+        for n in k.vectors(C, by=4):
+            e += k.valid(n, exp(line.load(n, other=LOW) - high))
+        return high + log(e.sum())
+    high, total = k.var(k.val(0.0)), k.var(k.val(0.0))
+    for n in k.vectors(C, by=4, tail="switch"):  # one of its bodies runs
+        v = line.load(n, other=LOW)
+        high.set(reduce(v, larger))
+        total.set(k.valid(n, exp(v - high)).sum())
+    return high + log(total)
+
+
 def _mean(k: Kernel, mode: str, loss: Any, sums: View, blocks: Int) -> None:
     """The loss from the blocks' sums of losses and weights."""
     total, weights = k.var(k.val(0.0, dtype=WIDE)), k.var(k.val(0.0, dtype=WIDE))
@@ -61,7 +76,9 @@ def _mean(k: Kernel, mode: str, loss: Any, sums: View, blocks: Int) -> None:
     loss[(0,) * len(loss.dims)] = total / weights if mode == "mean" else total
 
 
-def cross_entropy_rows(k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: str, smooth: bool) -> None:
+def cross_entropy_rows(
+    k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: str, smooth: bool, short: bool
+) -> None:
     """Tensors: x target weight loss lse; classes along the rows."""
     C, I = k.size("C"), sizes(k, "i", outer)
     x = _full(k, "x", 0, I, [C], [int(unit)], kinds[0])
@@ -79,10 +96,7 @@ def cross_entropy_rows(k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: st
             line, t = x.at(*i), target[tuple(i)]
             counts = _checked(k, t, C)
             label = select(counts, t, 0).idx()
-            high, e = top_of(k, line, 0, C), k.var(k.zeros(4))
-            for n in k.vectors(C, by=4):
-                e += k.valid(n, exp(line.load(n, other=LOW) - high))
-            lse = high + log(e.sum())
+            lse = _lse(k, line, C, short)
             share = k.val(1.0) if weight is None else weight[label]
             value = (lse - line[label]) * share
             if smooth:
@@ -188,7 +202,7 @@ def _all_weights(k: Kernel, weight: Any, C: Int) -> Any:
 
 
 def cross_entropy_backward_rows(
-    k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: str, smooth: bool
+    k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: str, smooth: bool, short: bool
 ) -> None:
     """dx = p · A - [c = t] · B - w[c] · D. Tensors: dloss x target weight lse dx; classes along the rows."""
     C, I = k.size("C"), sizes(k, "i", outer)
@@ -210,10 +224,7 @@ def cross_entropy_backward_rows(
                     out[n] = 0.0
             with k.when(counts):
                 if lse_in is None:
-                    high, e = top_of(k, line, 0, C), k.var(k.zeros(4))
-                    for n in k.vectors(C, by=4):
-                        e += k.valid(n, exp(line.load(n, other=LOW) - high))
-                    lse = high + log(e.sum())
+                    lse = _lse(k, line, C, short)
                 else:
                     lse = lse_in.load(*i)
                 d = dloss.load(*i) / weights if mode == "mean" else dloss.load(*i)

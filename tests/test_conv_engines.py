@@ -56,6 +56,22 @@ def test_every_block_size(engine, line, images, device):
 
 
 @devices
+@pytest.mark.parametrize("line", [
+    "conv_fprop x=1x5x4x5:f32{0} w=1061x5x1x1",
+    "conv_fprop x=1x5x4x5:f32{0} w=1061x5x2x2",
+    "conv_fprop x=2x10x4x5:f32{0} w=1078x5x1x2:f32:nhwc groups=2",
+    "conv_dgrad dy=1x5x4x5:f32{0} w=5x1061x1x1 size=4x5",
+    "conv_dgrad dy=1x5x4x5:f32{0} w=5x1061x3x3 pad=1 size=4x5",
+])  # fmt: skip
+@pytest.mark.parametrize("engine", [NCHW, NHWC, POINT], ids=lambda e: e.name)
+def test_many_outputs_are_packed_together(engine, line, device):
+    graph = Graph.parse(line.format(":nhwc" if engine is NHWC else ""))
+    if engine.why_not(graph, device) is not None:
+        pytest.skip("another engine's")
+    assert check(graph, engine, "exact", (1, 3), device=device) is None
+
+
+@devices
 def test_sums_do_not_depend_on_blocks(device):
     """The reduction runs in one order, so real numbers give the same bits whatever the blocking."""
     graph = Graph.parse("conv_fprop x=2x50x11x11 w=24x50x3x3 pad=1")

@@ -64,71 +64,78 @@ def pack_weights(
     G, C, K, c_block, phases, taps, w_c, parts = sizes
     panels, w_run, V = k.ceil_div(K, width), k.size("w_run"), k.V
     wp = k.shared(G * panels, C * taps, width)
-    step = max(width, V // width * width)  # outputs packed together: one wide panel or several narrow ones
-    blocks = k.ceil_div(K, step)
+    # A unit is enough outputs that reads of neighbours are long, but an eighth of them all at most.
+    step = max(width, V // width * width)
+    together = k.max(k.min(K // (8 * step), 4), 1) * step
+    blocks = k.ceil_div(K, together)
     n = k.max(k.min(parts, G * blocks), 1)
     per = k.ceil_div(G * blocks, n)
     for lo, hi in k.chunk(n):
         square = k.scratch(V, V)
         for u in k.range(lo * per, k.min(hi * per, G * blocks)):
-            g, first = u // blocks, u % blocks * step
+            g, first = u // blocks, u % blocks * together
+            span = k.min(together, panels * width - first)
             for c0, c1 in k.blocks(C, c_block):
                 for phase in k.range(phases):
                     t0, t1 = lists.before(phase), lists.before(phase + 1)
                     length = (c1 - c0) * (t1 - t0)
                     columns = either_table(k, c1 - c0, c_block, table, last, t0)
                     run = k.choose(k.compare("<", w_run, 0), length if last is None else c1 - c0, w_run)
-                    for j in k.range(0, step, V):
-                        o = first + j
-                        source = View(k, w.addr(g, o, c0 * w_c), (1,), dtype=w.elem.name)
-                        to = wp.addr(g * panels + first // width, c0 * taps + (c1 - c0) * t0, 0)
-                        panel = View(k, to, (1, 1, width), (C * taps * width, width, 1))
-                        pack_rows(k, source, (panel, j), width, K - o, w.strides[1], length, columns,
-                                  run, square)  # fmt: skip
+                    to = wp.addr(g * panels + first // width, c0 * taps + (c1 - c0) * t0, 0)
+                    panel = View(k, to, (1, 1, width), (C * taps * width, width, 1))
+                    source = View(k, w.addr(g, first, c0 * w_c), (1,), dtype=w.elem.name)
+                    pack_rows(k, source, panel, (span, K - first), w.strides[1], length, columns, run, square)
     return wp
 
 
 def pack_rows(
-    k: Kernel, w: View, to: tuple[View, Int], width: int, count: Int, stride: Int, length: Int, column: View,
+    k: Kernel, w: View, panel: View, outputs: tuple[Int, Int], stride: Int, length: Int, column: View,
     run: Int, square: View,
 ) -> None:  # fmt: skip
-    """V outputs of a panel (or of several narrow ones): panel[l, i] = w[column[l] + i · stride], else 0.
+    """panel[o // width, l, o % width] = w[column[l] + o · stride], for o < outputs[0]; 0 from outputs[1] on.
 
-    to: the panel and the lane where these outputs begin. count: outputs that there are, 0 or less if none.
     Outputs next to each other are copied; else, where `run` columns follow each other, squares are transposed
     (half a cycle an element; a gather takes more than one).
     """
-    V, (panel, lane) = k.V, to
+    V, width, (span, there) = k.V, panel.dims[2], outputs
+    if not isinstance(width, int):
+        raise TypeError("the width of a panel is a constant")
+    narrow = V // width  # panels that a vector fills
+    step = narrow * width if narrow else V
 
-    def put(l: Int, v: Val) -> None:
+    def put(o: Int, l: Int, v: Val) -> None:
         if width >= V:
-            panel[0, l, k.vector(lane)] = v
+            panel[o // width, l, k.vector(o % width)] = v
             return
-        for i in range(V // width):
-            with k.when(k.compare(">", count, i * width)):
+        for i in range(narrow):
+            with k.when(k.compare("<", o + i * width, span)):
                 order = [(i * width + j) % V for j in range(V)]
-                panel[i, l, k.first(0, width)] = v if i == 0 else shuffle(v, v, order)
+                panel[o // width + i, l, k.first(0, width)] = v if i == 0 else shuffle(v, v, order)
 
     for near in k.either(k.compare("==", stride, 1)):
         if near:
             for l in k.range(length):
-                put(l, w[k.first(column[l].idx(), count)])
+                at = column[l].idx()
+                for o in k.range(0, span, step):
+                    put(o, l, w[k.first(at + o, there - o)])
             continue
-        for runs in k.either(run >= 4):
-            if not runs:
-                rows = View(k, w.ptr, (1, 1), (1, stride), w.elem.name)
-                for l in k.range(length):
-                    put(l, rows[column[l].idx(), k.first(0, count)])
-                continue
-            rows = View(k, w.ptr, (1, 1), (stride, 1), w.elem.name)
-            for l0 in k.range(0, length, run):
-                at = column[l0].idx()
-                for p in k.vectors(run):
-                    lines = [rows[i, (p + at).where(k.compare(">", count, i))] for i in range(V)]
-                    for i, v in enumerate(transpose(lines)):
-                        square[i, k.vector()] = v
-                    for j in k.range(k.min(V, run - p.base)):
-                        put(l0 + p.base + j, square[j, k.vector()])
+        for o in k.range(0, span, step):
+            count, here = there - o, View(k, w.addr(o * stride), (1,), dtype=w.elem.name)
+            for runs in k.either(run >= 4):
+                if not runs:
+                    rows = View(k, here.ptr, (1, 1), (1, stride), w.elem.name)
+                    for l in k.range(length):
+                        put(o, l, rows[column[l].idx(), k.first(0, count)])
+                    continue
+                rows = View(k, here.ptr, (1, 1), (stride, 1), w.elem.name)
+                for l0 in k.range(0, length, run):
+                    at = column[l0].idx()
+                    for p in k.vectors(run):
+                        lines = [rows[i, (p + at).where(k.compare(">", count, i))] for i in range(V)]
+                        for i, v in enumerate(transpose(lines)):
+                            square[i, k.vector()] = v
+                        for j in k.range(k.min(V, run - p.base)):
+                            put(o, l0 + p.base + j, square[j, k.vector()])
 
 
 def either_table(k: Kernel, count: Int, block: Int, table: View, last: View | None, t0: Int) -> View:

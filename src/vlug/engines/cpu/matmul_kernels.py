@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlug.codegen.ir import Int, Kernel, Val, View, maximum, select
+from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, maximum, select
 from vlug.codegen.tile import product
 from vlug.engines.cpu.panels import Band, Channels, pack
 
@@ -26,6 +26,7 @@ def matmul(k: Kernel, a_by: str, b_by: str, c_by: str, rows: int, vectors: int, 
     out ("Anatomy of high-performance matrix multiplication", 2008). Sums over blocks of k are added in order,
     in c or (bf16, f16) in scratch.
     """
+    k.quick = True
     _Matmul(k, a_by, b_by, c_by, rows, vectors, unroll, bias, relu, dtype).build()
 
 
@@ -103,27 +104,42 @@ class _Matmul:
                         lanes = k.vector(0, self.vectors)
                         product(k, acc, (0, depth), lambda r, q: self.ap[i, q, r],  # noqa: B023
                                 lambda q: self.bp[j, q, lanes], self.unroll)  # noqa: B023
-                        for r, row in enumerate(acc):
-                            self.tile[r, lanes] = row
-                        self.finish(c, sums, (m, m_hi), (n, n_hi), first, last)
+                        rest = (m_hi - m, n_hi - n)
+                        whole = k.condition(rest[0] >= self.rows) & k.condition(rest[1] >= self.width)
+                        out = _Out(self, c, sums, m, n, first, last)
+                        with k.when(whole):
+                            for r, row in enumerate(acc):
+                                out.put(row, r, lanes)
+                        with k.unless(whole):
+                            for r, row in enumerate(acc):
+                                self.tile[r, lanes] = row
+                            for at in k.range(k.min(self.rows, rest[0])):
+                                for part in k.vectors(k.min(self.width, rest[1])):
+                                    out.put(self.tile[at, k.vector(part.base)], at, part)
 
-    def finish(self, c: View, sums: View, m: tuple[Int, Int], n: tuple[Int, Int], first: Val,
-               last: Val) -> None:
-        """Add a tile to the sums; behind the last block of k, bias and ReLU, and c is written."""
-        k = self.k
-        for r in k.range(k.min(self.rows, m[1] - m[0])):
-            for lanes in k.vectors(k.min(self.width, n[1] - n[0])):
-                v = self.tile[r, k.vector(lanes.base)] + sums[r, lanes.where(~first)]
-                if self.bias:
-                    if self.bias == "n":
-                        v = v + self.bias_view[(lanes + n[0]).where(last)]
-                    else:
-                        v = v + select(last, self.bias_view[m[0] + r], 0.0)
-                if self.relu:
-                    v = select(last, maximum(v, 0.0), v)
-                if self.sums is None:
-                    sums[r, lanes] = v
-                else:
-                    sums[r, k.vector(lanes.base)] = v
-                    with k.when(last):
-                        c[m[0] + r, lanes + n[0]] = v
+
+class _Out:
+    """A tile of c at m, n: sums of earlier blocks of k are added unless this is the `first`, and behind the
+    `last` come bias and ReLU."""
+
+    def __init__(self, w: _Matmul, c: View, sums: View, m: Int, n: Int, first: Val, last: Val):
+        self.w, self.c, self.sums, self.m, self.n, self.first, self.last = w, c, sums, m, n, first, last
+
+    def put(self, v: Val, r: Int, lanes: Lanes) -> None:
+        w, k, last = self.w, self.w.k, self.last
+        v = v + self.sums[r, lanes.where(~self.first)]
+        if w.bias == "n":
+            v = v + w.bias_view[(lanes + self.n).where(last)]
+        elif w.bias:
+            with_bias = k.var(k.zeros(1))
+            with k.when(last):
+                with_bias.set(w.bias_view[self.m + r])
+            v = v + with_bias.get()
+        if w.relu:
+            v = select(last, maximum(v, 0.0), v)
+        if w.sums is None:
+            self.sums[r, lanes] = v
+        else:
+            self.sums[r, k.vector(lanes.base, len(lanes.masks))] = v
+            with k.when(last):
+                self.c[self.m + r, lanes + self.n] = v

@@ -28,6 +28,7 @@ def wgrad(k: Kernel, x_by: str, dy_by: str, dw_by: str, step: int, rows: int, ve
     or, where `direct`, into dw itself; chunks are summed in order at the end. So the bits do not depend on
     the number of threads.
     """
+    k.quick = taps > 1  # the largest to compile
     _Wgrad(k, x_by, dy_by, dw_by, step, rows, vectors, taps, unroll, window, dtype).build()
 
 

@@ -23,7 +23,7 @@ FRAMEWORKS = {"torch": "torch"}
 def main(argv: Sequence[str]) -> int:
     p = Parser("info", "This machine, the engines, the frameworks and whether vlug serves them, the store.")
     p.add_argument(
-        "--measure", action="store_true", help="measure the machine's ceilings now (half a second)"
+        "--measure", action="store_true", help="measure the machine's ceilings now (a second)"
     )
     p.add_argument("--no-frameworks", action="store_true", help="do not import frameworks")
     p.add_argument("--threads", type=positive, metavar="N")
@@ -38,10 +38,10 @@ def gather(measure: bool = False, frameworks: bool = True) -> dict[str, Any]:
     # Frameworks first: they bring the thread pool that vlug then shares.
     found = {name: _framework(name) for name in FRAMEWORKS} if frameworks else {}
     here = device.host()
-    if measure:
+    if measure and here.isa != "none":
         from vlug.codegen import ceilings
 
-        ceilings.measured(here)
+        ceilings.measure(here)
     roof = roofline(here)
     store = default_store()
     return {

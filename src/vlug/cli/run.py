@@ -52,6 +52,8 @@ def run(graph: Graph, engine: str | None, check: bool, cold: bool, budget: float
     if here.isa != "none":
         ceilings.measured(here)
     roof, cost = roofline(here), graph.cost
+    if ceilings.beyond(here, roof.seconds(cost, graph) / sample.median):
+        roof = roofline(here)
     return {
         "line": graph.line,
         "device": str(here),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -45,11 +45,16 @@ KERNEL_ISAS = ("avx2", "avx512")
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What all usable cores reach together: fp32 flops/s, and bytes/s read and written by copies."""
+    """What all usable cores reach together: fp32 flops/s, and bytes/s read and written."""
 
     flops: float
     memory: float
     cache: float
+    when: float = 0.0  # seconds since 1970
+
+    def highest(self, other: Ceilings) -> Ceilings:
+        """The higher of each figure."""
+        return Ceilings(*(max(a, b) for a, b in zip(astuple(self), astuple(other))))
 
 
 @dataclass(frozen=True)
@@ -182,7 +187,8 @@ def load_ceilings(fingerprint: str) -> Ceilings | None:
             found = json.loads(path.read_text())
             _read[stamp] = {
                 name: Ceilings(**c) for name, c in found.items()
-                if set(c) == {"flops", "memory", "cache"} and all(1e6 < v < 1e18 for v in c.values())
+                if {"flops", "memory", "cache"} <= set(c) and c.get("when", 0.0) >= 0.0
+                and all(1e6 < v < 1e18 for what, v in c.items() if what != "when")
             }
         except (OSError, ValueError, TypeError, AttributeError):
             log.once("warn", f"{path} is not used: it is no file of measured ceilings")

@@ -69,14 +69,15 @@ class Case:
                 return f"neither rows nor channels of {t.name} lie next to each other in memory"
         if kinds[1] == "w" and dst.stride[2] != dst.dim[3] and dst.dim[2] > 1:
             return f"the rows of {g.dst.name} do not follow each other without a gap"
-        kind = [n for n, yes in (("taps", strides[2:] == (TAPS, 1)), ("out", strides[0] == 1),
+        packed = [n for n, yes in (("taps", strides[2:] == (TAPS, 1)), ("out", strides[0] == 1),
                                  ("red", strides[1] == 1)) if yes]  # fmt: skip
-        if not kind:
+        if not packed:
             return f"neither taps nor channels of {g.w.name} lie next to each other in memory"
         if g.bias is not None and g.bias.normalised.stride[0] != 1:
             return "the bias is not contiguous"
-        return cls(g, *src.dim[:2], dst.dim[1], *src.dim[2:], *dst.dim[2:], (pads[0], pads[1]), src.stride,
-                   dst.stride, strides, flip, kinds[0], kinds[1], kind[0])  # fmt: skip
+        (N, C, H, W), (_, K, P, Q) = src.dim, dst.dim
+        return cls(g, N, C, K, H, W, P, Q, (pads[0], pads[1]), src.stride, dst.stride, strides, flip,
+                   kinds[0], kinds[1], packed[0])  # fmt: skip
 
     @property
     def flops(self) -> int:

@@ -48,10 +48,10 @@ def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
 
 def polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
     """Coefficients of ∏ (x - root), the constant first."""
-    c = [Fraction(1)]
+    zero, c = Fraction(0), [Fraction(1)]
     for r in roots:
-        c = [(c[i - 1] if i else 0) - (r * c[i] if i < len(c) else 0) for i in range(len(c) + 1)]
-    return [Fraction(v) for v in c]
+        c = [a - r * b for a, b in zip([zero, *c], [*c, zero])]
+    return c
 
 
 def total(terms: Sequence[tuple[Fraction, Val]]) -> Val:
@@ -207,9 +207,9 @@ class Program:
                                      for i in range(V)]  # fmt: skip
                             for i, line in enumerate(transpose(lines)):
                                 square[r * TAPS + s, i, k.vector()] = line
-                    for i in k.range(V):
-                        g = [[square[r * TAPS + s, i, k.vector()] for s in range(TAPS)] for r in range(TAPS)]
-                        self.put_u(u, (cv - c0) * V + i, j, g, worst)
+                    for l in k.range(V):
+                        g = [[square[r * TAPS + s, l, k.vector()] for s in range(TAPS)] for r in range(TAPS)]
+                        self.put_u(u, (cv - c0) * V + l, j, g, worst)
                 continue
             last = k.min(c1 * V, self.C)
             for c in k.range(c0 * V, last):
@@ -261,7 +261,7 @@ class Program:
                 for c in k.range(c0, c1):
                     a = View(k, v.addr(block, p, c, 0, 0), (self.MR, V))
                     b = View(k, u.addr(p, (c - c0) * V, 0), (V, self.B))
-                    product(k, acc, (0, V), lambda i, l, a=a: a[i, l], lambda l, b=b: b[l, every], unroll=2)
+                    product(k, acc, (0, V), a.load, lambda l: b[l, every], unroll=2)  # noqa: B023
                 out = m.at(block, p)
                 for first in k.either(k.compare("==", c0, 0)):
                     for i, s in enumerate(acc):

@@ -112,7 +112,7 @@ class Operation:
     @classmethod
     def fields(cls) -> dict[str, Any]:
         """Attribute name → type, in order."""
-        return dict(_fields(cls))
+        return dict(_fields(cls))  # type: ignore[arg-type]  # mypy takes the instances' __hash__
 
     @classmethod
     def required(cls) -> list[str]:

@@ -2,6 +2,8 @@
 # ARGS are handed on: make test ARGS="-k conv -x", make demo ARGS="--quick".
 PY := .venv/bin/python
 ARGS ?=
+# Processes that the tests are spread over, file by file: a crash of one costs a test, not the run.
+WORKERS ?= 2
 
 .PHONY: help env test test-all check demo bench clean
 help:
@@ -18,7 +20,7 @@ env:
 
 # The tests import the installed wheel: src/ is on nobody's path, and a test holds that.
 test: env
-	@EXPECT_WHEEL=1 $(PY) -m pytest $(ARGS)
+	@EXPECT_WHEEL=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: env
 	@$(PY) -m nox $(ARGS)

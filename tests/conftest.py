@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 
 from hypothesis import HealthCheck, settings
 
-os.environ.setdefault("VLUG_CACHE_DIR", tempfile.mkdtemp(prefix="vlug-tests-"))
+_own = None
+if "VLUG_CACHE_DIR" not in os.environ:  # the workers of pytest-xdist inherit it
+    _own = os.environ["VLUG_CACHE_DIR"] = tempfile.mkdtemp(prefix="vlug-tests-")
+
+
+def pytest_unconfigure() -> None:
+    if _own is not None:
+        shutil.rmtree(_own, ignore_errors=True)
+
 
 settings.register_profile(
     "ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

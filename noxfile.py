@@ -25,7 +25,8 @@ def install_and_test(session: nox.Session, *requirements: str, select: str) -> N
     session.install(*requirements, *TEST_TOOLS, str(wheel))
     session.run("python", "-m", "pip", "list", "--format=freeze", silent=False)
     env = {"PYTHONPATH": "", "EXPECT_WHEEL": "1", "VLUG_CACHE_DIR": session.create_tmp()}
-    session.run("python", "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-m", select, *session.posargs, env=env)
+    workers = ("-n", "2", "--dist", "loadfile")
+    session.run("python", "-m", "pytest", "-q", *workers, "-m", select, *session.posargs, env=env)
 
 
 @nox.session

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from torch_support import ROOT, python, torch
+from torch_support import ROOT, python, torch, unarmed
 from vlug.frontends.torch import dispatcher
 from vlug.frontends.torch.keys import read_key
 from vlug.frontends.torch.operators import BY_NAME, OPERATORS, denied
@@ -44,7 +44,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("warm"))
     found, err = status(VLUG_CACHE_DIR=path)
     if found != "on":
-        pytest.skip(f"not armed here: {found}")
+        unarmed(found)
     assert err.count("\n") == 1, err
     assert "first use with PyTorch" in err
     return path

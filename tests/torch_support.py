@@ -22,14 +22,17 @@ F: Any = torch.nn.functional
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def unarmed(why: str | None) -> None:
+    """Skip, or fail in `make test`, which has the torch we know, on a machine that we serve."""
+    give_up = pytest.fail if "EXPECT_WHEEL" in os.environ and runnable() else pytest.skip
+    give_up(f"not armed here: {why}")
+
+
 def armed() -> Any:
     """The frontend, armed and forced. Where it cannot be armed the tests have nothing to say."""
     hooks.enable(force=True)
     if "torch" not in hooks.stats():
-        why = f"not armed here: {hooks.status().get('torch')}"
-        if "EXPECT_WHEEL" in os.environ and runnable():  # `make test`: the tested torch on a machine we know
-            pytest.fail(why)
-        pytest.skip(why)
+        unarmed(hooks.status().get("torch"))
     from vlug.frontends.torch import arm
 
     return arm.armed()

@@ -277,6 +277,10 @@ def test_errors_are_stocks() -> None:
         lambda: F.batch_norm(x, None, None),
         lambda: F.batch_norm(rand(1, 3), None, None, training=True),
         lambda: A._softmax(x, 7, False),
+        lambda: A._log_softmax(x, -5, False),
+        lambda: A._softmax_backward_data(x, x, 4, torch.float32),
+        lambda: x.mean((2, 5)),
+        lambda: x.mean((1, -3)),
         lambda: torch.addmm(rand(5), x[0, 0], rand(8, 4)),
     ):
         off_on(call)

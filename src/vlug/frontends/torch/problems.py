@@ -365,7 +365,9 @@ def _mean(p: Problem, x: Any, axes: Any, keepdim: bool, dtype: Any) -> None:
         raise Pass("another dtype asked for")
     if x.rank == 0:
         raise Pass("no dimensions")
-    axes = tuple(sorted({a % x.rank for a in axes})) if axes else tuple(range(x.rank))
+    axes = tuple(sorted(_axis(a, x.rank) for a in axes)) if axes else tuple(range(x.rank))
+    if len(set(axes)) < len(axes):
+        raise Pass("left to stock to judge: a dimension given twice")
     tx, attributes = p.input("x", x), {"mode": "mean", "axes": axes, "keepdim": keepdim}
     (dim,) = [t.dim for t in _infer(p.graph, "reduction", tx, **attributes)]
     like = [_formatted("y", dim, x.dtype, False)]
@@ -417,9 +419,15 @@ def _softmax_of(name: str) -> Callable[..., None]:
             raise Pass("another dtype asked for")
         _check_rows(x)
         like = [_formatted("y", x.dim, x.dtype, False)]
-        p.output(p.graph.call(name, p.input("x", x), axis=axis % x.rank, names=["y"], like=like))
+        p.output(p.graph.call(name, p.input("x", x), axis=_axis(axis, x.rank), names=["y"], like=like))
 
     return make
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise Pass(f"left to stock to judge: dimension {axis} of {rank}")
+    return axis % rank
 
 
 def _check_rows(*args: Arg) -> None:
@@ -440,7 +448,7 @@ def _softmax_backward_of(name: str) -> Callable[..., None]:
         _check_rows(dy, y)
         like = [_formatted("dx", y.dim, y.dtype, False)]
         tdy, ty = p.input("dy", dy), p.input("y", y)
-        p.output(p.graph.call(name, tdy, ty, axis=axis % y.rank, names=["dx"], like=like))
+        p.output(p.graph.call(name, tdy, ty, axis=_axis(axis, y.rank), names=["dx"], like=like))
 
     return make
 

@@ -184,6 +184,6 @@ def choose(c: Case, device: CpuDevice) -> dict[str, int]:
     else:
         images, tile_rows = divide(c.N, max(1, room // (tw * th))), th
     tiles = images * tile_rows * tw
-    rows = min((r for r in (14, 12, 8, 6, 4) if r <= most), key=lambda r: round_up(tiles, r) * (1 + 0.4 / r))
+    rows = min((r for r in (14, 12, 8, 6, 4) if r <= most), key=lambda r: round_up(tiles, r) * (1 + 1.5 / r))
     return {"rows": rows, "whole": int(whole), "images": images, "tile_rows": tile_rows,
             "c_block": 32 if c.C < 128 else 64, "k_block": 64}  # fmt: skip

@@ -261,7 +261,7 @@ class Program:
                 for c in k.range(c0, c1):
                     a = View(k, v.addr(block, p, c, 0, 0), (self.MR, V))
                     b = View(k, u.addr(p, (c - c0) * V, 0), (V, self.B))
-                    product(k, acc, (0, V), a.load, lambda l: b[l, every], unroll=2)  # noqa: B023
+                    product(k, acc, (0, V), a.load, lambda l: b[l, every], unroll=1)  # noqa: B023
                 out = m.at(block, p)
                 for first in k.either(k.compare("==", c0, 0)):
                     for i, s in enumerate(acc):

@@ -51,6 +51,7 @@ def test_every_block_size(engine, line, images, device):
     blocks = conv_nhwc.BLOCKS if engine is NHWC else (5, 16, 64)
     for c_block, (band, k_chunk) in itertools.product(blocks, ((1, 8), (4, 64))):
         chosen = settings(engine, graph, device, c_block=c_block, band=band, k_chunk=k_chunk, images=images,
+                          pixels_first=images - 1,
                           pixels=48 * band)  # fmt: skip
         assert check(graph, engine, "exact", (1, 3), device=device, settings=chosen) is None
 

@@ -139,7 +139,8 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                             at = lanes + (channel0 + o)
                             to[r][p, at] = finish(mine[p + r * run, lanes], at)
 
-    one_slot = size("sums").eq(1)
+    # With pixels first, all outputs of a pixel are written one after another, and weights come from L2.
+    one_slot, pixels_first = size("sums").eq(1), size("pixels_first").eq(1)
     groups, bands, chunks = k.ceil_div(N, NI), size("bands"), k.ceil_div(K, KC)
     units = G * groups * bands * chunks
     parts_here = k.max(k.min(parts, units), 1)  # no unit at all where the result is empty
@@ -170,11 +171,13 @@ def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu:
                     none = k.condition(k.compare("==", length, 0))
                     fresh = none | k.compare("==", c0, 0)
                     due = ~none | k.compare("==", c1, C)
-                    for kb in k.range(k.choose(due, k.ceil_div(count, B), 0)):
-                        o = o0 + kb * B
-                        start = wp.addr(g * panels + o // B, c0 * taps + (c1 - c0) * t0, 0)
-                        panel = View(k, start, (1, B), (B, 1))
-                        for tile in k.range(tiles):
+                    count_kb = k.choose(due, k.ceil_div(count, B), 0)
+                    for a in k.range(k.choose(pixels_first, tiles, count_kb)):
+                        for b_ in k.range(k.choose(pixels_first, count_kb, tiles)):
+                            kb, tile = k.choose(pixels_first, b_, a), k.choose(pixels_first, a, b_)
+                            o = o0 + kb * B
+                            start = wp.addr(g * panels + o // B, c0 * taps + (c1 - c0) * t0, 0)
+                            panel = View(k, start, (1, B), (B, 1))
                             two = [table_of_runs.at(tile * 2 + r) for r in range(2)]
                             mine = sums.at(k.choose(one_slot, 0, (phase * (KC // B) + kb) * tiles + tile))
                             reduce_tile(xs, zeros, table, panel, length, two, mine, fresh, c1, g * K, o)
@@ -204,14 +207,14 @@ class ConvNHWC(Engine):
         return 0.8 * c.K / round_up(max(c.K, 1), B)
 
     def knobs(self, graph: Graph, device: CpuDevice) -> dict[str, tuple[int, ...]]:
-        """c_block: channels packed at once; band, images, k_chunk: rows, images, channels of a unit."""
+        """c_block: channels packed at once; band, images, k_chunk: of a unit; pixels_first: loop order."""
         g = parse(graph)
         if isinstance(g, str):
             return {}
         d = choose(Conv.of(g), device)
         return {name: (d[name], *(v for v in more if v != d[name])) for name, more in (
             ("c_block", BLOCKS), ("band", (4, 7, 8, 14, 28)), ("images", (1, 2, 4)),
-            ("k_chunk", (64, 128, 256)),
+            ("k_chunk", (64, 128, 256)), ("pixels_first", (0, 1)),
         )}  # fmt: skip
 
     def compile(self, graph: Graph, config: EngineConfig, device: CpuDevice) -> NativeProgram:
@@ -232,7 +235,8 @@ class ConvNHWC(Engine):
         kernel = compiled(
             conv_pixels, isa, dtype=c.dtype, run=run, c_block=block, bias=g.bias is not None, relu=g.relu)
         return program(kernel, g, c, planes, True, {
-            "k_chunk": chunk, "row_runs": row_runs, "c_last": (max(c.C, 1) - 1) % block + 1,
+            "k_chunk": chunk, "pixels_first": knobs["pixels_first"], "row_runs": row_runs,
+            "c_last": (max(c.C, 1) - 1) % block + 1,
             "pixels": planes.plane * len(c.rows.planes) * len(c.cols.planes),
             "sums": 1 if block >= c.C else phases * (chunk // B) * tiles,
             "bands": -(-c.rows.count // band), "parts": 1 if c.flops < 200_000 else 1 << 30,
@@ -256,5 +260,6 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
     band = device.l2 // 16 // (4 * c_block * row * planes)
     if c_block < c.C:
         band = min(band, device.l2 // 8 // (4 * chunk * row * phases))
-    sizes = {"c_block": c_block, "band": divide(c.rows.count, band), "images": images, "k_chunk": chunk}
+    sizes = {"c_block": c_block, "band": divide(c.rows.count, band), "images": images, "k_chunk": chunk,
+             "pixels_first": 0}  # fmt: skip
     return share_out(sizes, {"images": 1, "k_chunk": 64, "band": 2}, partial(units, c), device.cores)

@@ -25,7 +25,10 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def run(capsys, *words: str) -> tuple[int, str, str]:
-    code = main(words)
+    try:
+        code = main(words)
+    except SystemExit as e:  # of the parser
+        code = int(e.code or 0)
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -55,6 +58,14 @@ def test_every_command_has_help(capsys, name):
     ("words", "code", "said"),
     [
         (("frobnicate",), 2, "'frobnicate' is not a command"),
+        (("run", "relu x=4x8", "--budget", "nan"), 2, "'nan' is not a number of seconds"),
+        (("run", "relu x=4x8", "--threads", "99999999"), 2, "99999999 is more than 1024"),
+        (("explain", f"conv_fprop x=1x1x4x4 w=1x1x2x2 stride={10**22}"), 2, "must be at most 2147483647"),
+        (("explain", f"max_pool x=1x1x4x4 window={2**31}"), 2, "must be at most 2147483647"),
+        (("bench", "--json", "/dev/null/x.json"), 2, "/dev/null/x.json cannot be written"),
+        (("bench", "--csv", "/dev/null/x.csv"), 2, "/dev/null/x.csv cannot be written"),
+        (("demo", "--json", "/dev/null/x.json"), 2, "/dev/null/x.json cannot be written"),
+        (("demo", "--out", "/dev/null/x"), 2, "/dev/null/x cannot be made"),
         (("explain", "rlu x=4x8"), 2, "operation: 'rlu' is unknown"),
         (("explain", "relu x=4x8", "--engine", "cpu.nothing"), 2, "'cpu.nothing' is unknown"),
         (("explain", "relu x=4x8", "--engine", "cpu.softmax"), 1, "cpu.softmax does not take"),
@@ -171,6 +182,11 @@ def test_run_measures_and_checks(capsys, line):
     assert d["seconds"] > 0
     assert all(e["good"] for e in d["errors"].values())
     assert "reference" not in d["engine"]
+
+
+def test_run_where_elements_of_an_input_share_memory(capsys):
+    d = as_json(capsys, "run", "relu x=3x4:f32:s0x1", "--budget", "0.001", "--warm")
+    assert d["errors"]["y"]["good"]
 
 
 def test_run_fails_where_the_result_is_wrong(capsys, monkeypatch):

@@ -161,6 +161,11 @@ def test_b1_convolution_of_an_empty_batch() -> None:
 def test_b1_convolution_without_channels() -> None:
     assert not vlug.conv2d(data(2, 0, 4, 4), data(5, 0, 3, 3)).any()
     assert vlug.conv2d(data(2, 3, 4, 4), data(0, 3, 3, 3)).shape == (2, 0, 2, 2)
+    dx, dw, db = vlug.conv2d_backward(data(2, 5, 2, 2), data(2, 0, 4, 4), data(5, 0, 3, 3))
+    assert (dx.shape, dw.shape, db.shape) == ((2, 0, 4, 4), (5, 0, 3, 3), (5,))
+    dx, dw, db = vlug.conv2d_backward(data(2, 0, 2, 2), data(2, 3, 4, 4), data(0, 3, 3, 3))
+    assert not dx.any()
+    assert (dx.shape, dw.shape, db.shape) == ((2, 3, 4, 4), (0, 3, 3, 3), (0,))
     bias = data(5)
     assert np.array_equal(vlug.conv2d(data(2, 0, 3, 3), data(5, 0, 3, 3), bias)[0, :, 0, 0], bias)
 

@@ -96,11 +96,15 @@ def _one_of(*names: str) -> Callable[[str], str]:
     return parse
 
 
+#: Most threads that can be asked for.
+MAX_THREADS = 1024
+
+
 def _count(text: str) -> int:
     if text.lower() == "auto":
         return 0
     n = int(text)
-    if not 1 <= n <= 1024:
+    if not 1 <= n <= MAX_THREADS:
         raise ValueError(text)
     return n
 
@@ -117,7 +121,7 @@ def _names(text: str) -> frozenset[str]:
 HOOKS = Variable("VLUG_HOOKS", True, _switch, "on or off", "Whether frameworks use vlug by themselves.")
 ISA = Variable("VLUG_ISA", "auto", _one_of("auto", *ISA_NAMES), "auto, " + ", ".join(ISA_NAMES),
                "The highest instruction set that kernels may use; `none` leaves only the reference.")
-THREADS = Variable("VLUG_THREADS", 0, _count, "auto, or a number from 1 to 1024",
+THREADS = Variable("VLUG_THREADS", 0, _count, f"auto, or a number from 1 to {MAX_THREADS}",
                    "Threads of vlug's own calls; inside a framework its own setting counts, capped by this.")
 LOG = Variable("VLUG_LOG", ("notice", ""), _log, " or ".join(LOG_LEVELS) + ", then optionally :FILE",
                "What is told, one line an event, on stderr or appended to FILE.")

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ def conv2d(
     outputs as inputs over the stride, the odd element after).
     """
     a, weight = _in(x, "x", 4), _in(w, "w", 4)
-    attributes = _window(a.shape, weight.shape[2:], stride, padding, dilation) | {"groups": int(groups)}
+    attributes = _window(a.shape, weight.shape[2:], stride, padding, dilation) | _integers(groups=groups)
     steps: list[_Step] = [("conv_fprop", ("x", "w"), attributes)]
     arrays = {"x": a, "w": weight}
     if bias is not None:
@@ -102,7 +103,7 @@ def conv2d_backward(
 ) -> tuple[Array, Array, Array]:
     """dx, dw and dbias of conv2d's dy."""
     g, a, weight = _in(dy, "dy", 4), _in(x, "x", 4), _in(w, "w", 4)
-    at = _window(a.shape, weight.shape[2:], stride, padding, dilation) | {"groups": int(groups)}
+    at = _window(a.shape, weight.shape[2:], stride, padding, dilation) | _integers(groups=groups)
     dx = _one("conv_dgrad", {"dy": g, "w": weight}, "dx", None, size=a.shape[2:], **at)
     dw = _one("conv_wgrad", {"dy": g, "x": a}, "dw", None, size=weight.shape[2:], **at)
     return dx, dw, _one("reduction", {"x": g}, "y", None, axes=(0, 2, 3))
@@ -244,7 +245,7 @@ def avg_pool2d(
     """The mean of each window: its sum over `divisor` if that is not 0, else over its elements."""
     a = _in(x, "x", 4)
     at = _window(a.shape, _pair(window, "window"), window if stride is None else stride, padding, 1)
-    at |= {"ceil": bool(ceil), "count_include_pad": bool(count_include_pad), "divisor": int(divisor)}
+    at |= {"ceil": bool(ceil), "count_include_pad": bool(count_include_pad), **_integers(divisor=divisor)}
     del at["dilation"]
     return _one("avg_pool", {"x": a}, "y", out, window=_pair(window, "window"), **at)
 
@@ -264,7 +265,7 @@ def avg_pool2d_backward(
     """dx of avg_pool2d's dy; size: H, W of dx."""
     size = _pair(size, "size")
     at = _window((0, 0, *size), _pair(window, "window"), window if stride is None else stride, padding, 1)
-    at |= {"ceil": bool(ceil), "count_include_pad": bool(count_include_pad), "divisor": int(divisor)}
+    at |= {"ceil": bool(ceil), "count_include_pad": bool(count_include_pad), **_integers(divisor=divisor)}
     del at["dilation"]
     arrays = {"dy": _in(dy, "dy", 4)}
     return _one("avg_pool_backward", arrays, "dx", out, size=size, window=_pair(window, "window"), **at)
@@ -276,7 +277,7 @@ def batch_norm(
 ) -> Array:
     """Inference: scale · (x - mean) / sqrt(var + eps) + bias, each channel (dimension 1) with its own."""
     arrays = _some(x=x, mean=mean, var=var, scale=scale, bias=bias)
-    return _one("batchnorm_inference", arrays, "y", out, eps=float(eps))
+    return _one("batchnorm_inference", arrays, "y", out, **_floats(eps=eps))
 
 
 def batch_norm_training(
@@ -295,7 +296,7 @@ def batch_norm_training(
     updated in place: (1 - momentum) · old + momentum · new, the new variance by n/(n-1) if `unbiased`.
     """
     arrays = _some(x=x, scale=scale, bias=bias, running_mean=running_mean, running_var=running_var)
-    at = {"eps": float(eps), "momentum": float(momentum), "unbiased": bool(unbiased)}
+    at = {**_floats(eps=eps, momentum=momentum), "unbiased": bool(unbiased)}
     outs = {"y": out, "next_running_mean": running_mean, "next_running_var": running_var}
     names = ["y", "mean", "inv_std"]
     if running_mean is not None and running_var is not None:
@@ -317,22 +318,24 @@ def batch_norm_backward(
 # --- softmax and loss ---
 def softmax(x: Any, axis: int = -1, *, out: Any = None) -> Array:
     """exp(x) / Σ exp(x) along axis."""
-    return _one("softmax", {"x": _in(x, "x")}, "y", out, axis=int(axis))
+    return _one("softmax", {"x": _in(x, "x")}, "y", out, **_integers(axis=axis))
 
 
 def softmax_backward(dy: Any, y: Any, axis: int = -1, *, out: Any = None) -> Array:
     """dx of softmax's dy and y."""
-    return _one("softmax_backward", {"dy": _in(dy, "dy"), "y": _in(y, "y")}, "dx", out, axis=int(axis))
+    arrays = {"dy": _in(dy, "dy"), "y": _in(y, "y")}
+    return _one("softmax_backward", arrays, "dx", out, **_integers(axis=axis))
 
 
 def log_softmax(x: Any, axis: int = -1, *, out: Any = None) -> Array:
     """x - log Σ exp(x) along axis."""
-    return _one("log_softmax", {"x": _in(x, "x")}, "y", out, axis=int(axis))
+    return _one("log_softmax", {"x": _in(x, "x")}, "y", out, **_integers(axis=axis))
 
 
 def log_softmax_backward(dy: Any, y: Any, axis: int = -1, *, out: Any = None) -> Array:
     """dx of log_softmax's dy and y."""
-    return _one("log_softmax_backward", {"dy": _in(dy, "dy"), "y": _in(y, "y")}, "dx", out, axis=int(axis))
+    arrays = {"dy": _in(dy, "dy"), "y": _in(y, "y")}
+    return _one("log_softmax_backward", arrays, "dx", out, **_integers(axis=axis))
 
 
 def cross_entropy(
@@ -413,26 +416,46 @@ def _some(**arguments: Any) -> dict[str, handle.Array]:
     return {n: _in(a, n) for n, a in arguments.items() if a is not None}
 
 
+def _integer(value: Any, argument: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise BadInput(f"{argument}: {value!r} must be an integer") from None
+
+
+def _integers(**values: Any) -> dict[str, int]:
+    return {n: _integer(v, n) for n, v in values.items()}
+
+
 def _pair(value: Any, argument: str) -> tuple[int, int]:
-    given = (value, value) if isinstance(value, (int, np.integer)) else tuple(value)
+    if isinstance(value, (int, np.integer)):
+        value = (value, value)
+    given = tuple(value) if isinstance(value, Iterable) else ()
     if len(given) != 2 or not builtins.all(isinstance(v, (int, np.integer)) for v in given):
         raise BadInput(f"{argument}: {value!r} must be one integer or two")
     return int(given[0]), int(given[1])
 
 
 def _axes(axes: Ints) -> tuple[int, ...]:
-    return (axes,) if isinstance(axes, int) else tuple(int(a) for a in axes)
+    given = axes if isinstance(axes, Iterable) else (axes,)
+    return tuple(_integer(a, "axes") for a in given)
 
 
 def _floats(**values: float) -> dict[str, float]:
-    return {n: float(v) for n, v in values.items()}
+    out = {}
+    for argument, value in values.items():
+        try:
+            out[argument] = float(value)
+        except (TypeError, ValueError):
+            raise BadInput(f"{argument}: {value!r} must be a number") from None
+    return out
 
 
 def _loss(reduction: str, ignore_index: int, label_smoothing: float) -> dict[str, Any]:
     return {
         "reduction": reduction,
-        "ignore_index": int(ignore_index),
-        "label_smoothing": float(label_smoothing),
+        **_integers(ignore_index=ignore_index),
+        **_floats(label_smoothing=label_smoothing),
     }
 
 
@@ -449,9 +472,7 @@ def _window(
             sizes = zip(shape[2:], window, s, d)
             total = [max((-(-h // st) - 1) * st + (r - 1) * dl + 1 - h, 0) for h, r, st, dl in sizes]
         pre, post = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-    elif not isinstance(padding, (int, np.integer)) and builtins.any(
-        isinstance(p, Sequence) for p in padding
-    ):
+    elif isinstance(padding, Iterable) and builtins.any(isinstance(p, Sequence) for p in padding):
         try:
             (top, bottom), (left, right) = padding  # type: ignore[misc]
         except (TypeError, ValueError):

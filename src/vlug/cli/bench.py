@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vlug._version import __version__
-from vlug.cli.common import Parser, applied, milliseconds, positive, table
+from vlug.cli.common import Parser, applied, milliseconds, positive, seconds, table, writable
 from vlug.errors import VlugError
 from vlug.runtime import device, threads
 
@@ -40,10 +40,10 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="f32")
     p.add_argument("--only", metavar="TEXT", help="only layers whose name or line holds TEXT")
     p.add_argument("--warm", action="store_true", help="do not empty the caches before each timed call")
-    p.add_argument("--budget", type=float, default=0.25, metavar="S", help="seconds a layer (default 0.25)")
-    p.add_argument("--csv", type=Path, metavar="FILE", help="also write the rows to FILE")
-    p.add_argument("--plot", type=Path, metavar="FILE", help="also draw the ratios")
-    p.add_argument("--json-file", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    p.add_argument("--budget", type=seconds, default=0.25, metavar="S", help="seconds a layer (default 0.25)")
+    p.add_argument("--csv", type=writable, metavar="FILE", help="also write the rows to FILE")
+    p.add_argument("--plot", type=writable, metavar="FILE", help="also draw the ratios")
+    p.add_argument("--json-file", type=writable, metavar="FILE", help=argparse.SUPPRESS)
     p.add_machine()
     words = list(argv)
     if "--json" in words and words[words.index("--json") + 1 : words.index("--json") + 2] != []:

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from vlug import config
 from vlug.errors import BadInput
 from vlug.graph import Graph
 
-__all__ = ["Parser", "applied", "emit", "graph_of", "milliseconds", "positive", "table"]
+__all__ = [
+    "Parser",
+    "applied",
+    "emit",
+    "graph_of",
+    "milliseconds",
+    "positive",
+    "seconds",
+    "table",
+    "threads",
+    "writable",
+]
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_machine(self) -> None:
         """--threads and --isa."""
-        self.add_argument("--threads", type=positive, metavar="N", help="threads (default: VLUG_THREADS)")
+        self.add_argument("--threads", type=threads, metavar="N", help="threads (default: VLUG_THREADS)")
         self.add_argument(
             "--isa", choices=config.ISA_NAMES, help="highest instruction set (default: VLUG_ISA)"
         )
@@ -43,6 +56,39 @@ def positive(text: str) -> int:
     if n < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return n
+
+
+def threads(text: str) -> int:
+    """A number of threads that VLUG_THREADS allows too."""
+    n = positive(text)
+    if n > config.MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{n} is more than {config.MAX_THREADS}")
+    return n
+
+
+def seconds(text: str) -> float:
+    """A time above 0, in seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def writable(text: str) -> Path:
+    """A file to write results to, tried before the work that leads to them."""
+    path = Path(text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        path.open("ab").close()
+        if new:
+            path.unlink()
+    except OSError as e:
+        raise argparse.ArgumentTypeError(f"{text} cannot be written: {e.strerror}") from None
+    return path
 
 
 def applied(args: argparse.Namespace) -> ExitStack:

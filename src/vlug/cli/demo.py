@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vlug.cli.common import Parser, milliseconds, positive, table
+from vlug.cli.common import Parser, milliseconds, positive, table, writable
 from vlug.cli.counts import taken_lines
 from vlug.demo import report
 from vlug.errors import VlugError
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--epochs", type=positive, default=10)
     p.add_argument("--no-resnet", action="store_true", help="leave ResNet-50 out")
     p.add_argument("--out", type=Path, default=Path("demo_out"), metavar="DIR", help="where the plot goes")
-    p.add_argument("--json-file", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    p.add_argument("--json-file", type=writable, metavar="FILE", help=argparse.SUPPRESS)
     args, rest = p.parse_known_args(_json_file(list(argv)))
     if rest:
         p.error(f"{rest[0]!r} is not an argument")
@@ -34,6 +34,10 @@ def main(argv: Sequence[str]) -> int:
         if find_spec(module) is None:
             raise VlugError(f"demo: {what} is not installed: pip install 'vlug[torch,demo]'")
     epochs = 2 if args.quick else args.epochs
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        p.error(f"--out {args.out} cannot be made: {e.strerror}")
     sides: dict[str, dict[bool, Any]] = {}
     tasks: list[tuple[str, str, dict[str, Any]]] = [("digits", "digits", {"epochs": epochs})]
     if not (args.quick or args.no_resnet):

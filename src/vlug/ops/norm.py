@@ -68,6 +68,7 @@ class Batchnorm(_Norm):
     def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         (x,) = need(inputs[:1])
         self.check_dtypes(x)
+        self.expect(0 <= self.eps < math.inf, f"eps {self.eps} must be finite and 0 or more")
         self._check(x, "x", inputs, 1)
         running_mean, running_var = inputs[3:]
         self.expect(
@@ -144,6 +145,7 @@ class BatchnormInference(_Norm):
     def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         (x,) = need(inputs[:1])
         self.check_dtypes(x)
+        self.expect(0 <= self.eps < math.inf, f"eps {self.eps} must be finite and 0 or more")
         self._check(x, "x", inputs, 1)
         return (_same(x),)
 

@@ -13,6 +13,9 @@ from vlug.errors import ShapeError
 
 __all__ = ["full", "out_size", "pad_spatial", "taps"]
 
+#: Largest padding, stride, dilation or window: products of a few of them stay within the int64 of `args`.
+MOST = 2**31 - 1
+
 
 def full(value: Sequence[int], rank: int, default: Sequence[int], what: str, least: int) -> tuple[int, ...]:
     """`value` spelled out for `rank` spatial dimensions: () takes `default`, one number serves for all."""
@@ -24,6 +27,8 @@ def full(value: Sequence[int], rank: int, default: Sequence[int], what: str, lea
         raise ShapeError(f"{what}: {tuple(value)} has {len(value)} numbers for {rank} spatial dimensions")
     if any(v < least for v in value):
         raise ShapeError(f"{what}: {tuple(value)} must be {least} or more")
+    if any(v > MOST for v in value):
+        raise ShapeError(f"{what}: {tuple(value)} must be at most {MOST}")
     return tuple(int(v) for v in value)
 
 

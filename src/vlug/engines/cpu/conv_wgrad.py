@@ -55,6 +55,8 @@ class ConvWgrad(Engine):
 
     def share(self, graph: Graph, device: CpuDevice) -> float:
         p = Problem.of(graph)
+        if not (p.C and p.K):
+            return 0.7  # nothing to compute
         width = _LANES[device.isa] * 2
         lanes = p.C / (-(-p.C // width) * width) * p.K / (-(-p.K // 8) * 8)
         return 0.7 * lanes if "e" not in _packings(p, _LANES[device.isa]) else 0.1 * lanes

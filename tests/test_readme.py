@@ -40,9 +40,18 @@ def test_example_explains_a_refusal(tmp_path: Path) -> None:
     assert re.search(r"cpu\.conv_\w+: ", said)  # an engine and its reason
 
 
+def test_example_of_eager_calls(tmp_path: Path) -> None:
+    said = run((ROOT / "examples/functional_numpy.py").read_text(), tmp_path)
+    error = re.search(r"^error (\S+)$", said, flags=re.M)
+    assert error is not None
+    assert float(error[1]) < 1e-4
+    assert "refused: conv_fprop" in said or "refused: conv2d" in said
+
+
 def test_the_two_readmes_name_the_same_commands() -> None:
     def commands(page: str) -> list[str]:
-        blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", (ROOT / page).read_text(), flags=re.M | re.S)
-        return [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), flags=re.M | re.S)
+        lines = [line for kind, block in blocks if kind in ("", "sh") for line in block.splitlines()]
+        return [line.split("#")[0].strip() for line in lines]
 
     assert set(commands("README.nl.md")) <= set(commands("README.md"))

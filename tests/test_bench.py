@@ -73,24 +73,51 @@ def test_peers_compute_what_the_line_says(name):
         if key in seen or g.cost.flops > 2e8 or g.cost.bytes > 3e7:
             continue
         seen.add(key)
-        made = peer(g)
-        inputs = {
-            n: t.double().numpy() if t.is_floating_point() else t.numpy() for n, t in made.tensors.items()
-        }
-        want = evaluate(g, {n: a.copy() for n, a in inputs.items()})
-        results = made.call()
-        checked = 0
-        for label, got in zip(made.results, results if isinstance(results, tuple) else (results,)):
-            if not label:
-                continue
-            t = g.tensors[label]
-            assert tuple(got.shape) == t.dim
-            assert t.has_strides(got.stride()), (p.line, label)
-            scale = max(float(np.abs(want[label]).max()), 1e-9)
-            assert float(np.abs(got.double().numpy() - want[label]).max()) / scale < 1e-4, (p.line, label)
-            checked += 1
-        assert checked
+        agrees(g)
     assert seen
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("line", [
+    "conv_fprop x=2x3x8x8 w=4x3x3x3 pad=1 -> a; bias a b=4",
+    "matmul a=5x7 b=7x3 -> c; bias c b:d=3 axis=1",
+    "conv_dgrad dy=2x4x6x6:f32:s0x0x0x0 w=4x3x3x3 size=8x8",
+])
+def test_peers_of_what_a_model_meets(line):
+    """A bias in the operator itself, a gradient that is one number repeated."""
+    agrees(Graph.parse(line))
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("line", [
+    "conv_fprop x=2x3x8x8 w=4x3x3x3 -> a; bias a b=6 axis=2",
+    "conv_fprop x=2x3x8x8 w=4x3x3x3 -> a; relu a",
+    "matmul a=2x5x7 b=7x3 -> c; bias c b:d=5 axis=1",
+])
+def test_no_peer(line):
+    with pytest.raises(NotSupported):
+        peer(Graph.parse(line))
+
+
+def agrees(g):
+    """PyTorch's operator gives what the graph means, with its dims, strides and dtypes."""
+    made = peer(g)
+    inputs = {
+        n: t.double().numpy() if t.is_floating_point() else t.numpy() for n, t in made.tensors.items()
+    }
+    want = evaluate(g, {n: a.copy() for n, a in inputs.items()})
+    results = made.call()
+    checked = 0
+    for label, got in zip(made.results, results if isinstance(results, tuple) else (results,)):
+        if not label:
+            continue
+        t = g.tensors[label]
+        assert tuple(got.shape) == t.dim
+        assert t.has_strides(got.stride()), (g.line, label)
+        scale = max(float(np.abs(want[label]).max()), 1e-9)
+        assert float(np.abs(got.double().numpy() - want[label]).max()) / scale < 1e-4, (g.line, label)
+        checked += 1
+    assert checked
 
 
 @pytest.mark.framework

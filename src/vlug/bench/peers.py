@@ -41,15 +41,18 @@ class Peer:
 
 
 def peer(graph: Graph) -> Peer:
-    """PyTorch's operator for a graph of one operation, its tensors filled; NotSupported if there is none."""
-    if len(graph) != 1 or graph.nodes[0].op.name not in _MAKERS:
-        names = "; ".join(n.op.name for n in graph)
-        raise NotSupported(f"PyTorch has no one operator of its own here for: {names}")
-    node = graph.nodes[0]
-    ports = [None if n is None else _make(graph.tensors[n], i) for i, n in enumerate(node.inputs)]
-    tensors = {n: t for n, t in zip(node.inputs, ports) if n is not None and t is not None}
+    """PyTorch's operator for a graph of one operation, or of a convolution or product with its bias, its
+    tensors filled; NotSupported if there is none."""
+    names = [n.op.name for n in graph]
+    node, after = graph.nodes[0] if names else None, graph.nodes[1:]
+    biased = names[1:] == ["bias"] and names[0] in ("conv_fprop", "matmul") and _follows(graph)
+    if node is None or (after and not biased) or names[0] not in _MAKERS:
+        raise NotSupported(f"PyTorch has no one operator of its own here for: {'; '.join(names)}")
+    inputs = [*node.inputs, *(n.inputs[1] for n in after)]
+    ports = [None if n is None else _make(graph.tensors[n], i) for i, n in enumerate(inputs)]
+    tensors = {n: t for n, t in zip(inputs, ports) if n is not None and t is not None}
     call, results, before = _MAKERS[node.op.name](graph, node.op, ports)
-    made = [*node.outputs, *[None] * len(results)]
+    made = [*graph.nodes[-1].outputs, *[None] * len(results)]
     wanted = tuple("" if i is None else made[i] or "" for i in results)
     return Peer(call, tensors, wanted, before or (lambda: None))
 
@@ -58,7 +61,8 @@ def _make(t: Tensor, seed: int) -> torch.Tensor:
     """Random values with the tensor's dims, strides and dtype."""
     out = _empty(t)
     if t.dtype.is_float:
-        out.copy_(torch.randn(t.dim, generator=torch.Generator().manual_seed(seed)))
+        dim = [d if s else min(d, 1) for d, s in zip(t.dim, t.stride)]  # repeated ones (stride 0) once
+        out.as_strided(dim, t.stride).copy_(torch.randn(dim, generator=torch.Generator().manual_seed(seed)))
     else:
         out.zero_()
     return out
@@ -80,10 +84,19 @@ def _attributes(op: Any) -> tuple[Any, ...]:
     return list(op.stride), list(op.pre_padding), list(op.dilation), False, [0] * rank, op.groups
 
 
+def _follows(g: Graph) -> bool:
+    """Whether the second operation is a bias as PyTorch's own operator adds it to the first's result."""
+    first, second = g.nodes
+    y = g.tensors[first.outputs[0] or ""]
+    axis = second.op.bind((y, None)).axis  # type: ignore[attr-defined]
+    own = axis == 1 if first.op.name == "conv_fprop" else y.rank == 2 and axis == 1
+    return own and second.inputs[0] == first.outputs[0] and [t.name for t in g.outputs] == [second.outputs[0]]
+
+
 def _conv_fprop(g: Graph, op: Any, ins: list[Any]) -> Made:
-    x, w = ins
+    x, w, bias = [*ins, None][:3]
     a = _attributes(op)
-    return lambda: aten.convolution(x, w, None, *a), (0,), lambda: w.add_(1e-6)
+    return lambda: aten.convolution(x, w, bias, *a), (0,), lambda: w.add_(1e-6)
 
 
 def _conv_dgrad(g: Graph, op: Any, ins: list[Any]) -> Made:
@@ -181,9 +194,11 @@ def _softmax_backward(g: Graph, op: Any, ins: list[Any]) -> Made:
 
 
 def _matmul(g: Graph, op: Any, ins: list[Any]) -> Made:
+    bias = ins[2] if len(ins) > 2 else None
     a = ins[0].mT if op.transpose_a else ins[0]
     b = ins[1].mT if op.transpose_b else ins[1]
-    return lambda: torch.matmul(a, b), (0,), lambda: ins[1].add_(1e-6)
+    call = (lambda: torch.matmul(a, b)) if bias is None else (lambda: torch.addmm(bias, a, b))
+    return call, (0,), lambda: ins[1].add_(1e-6)
 
 
 def _reduction(g: Graph, op: Any, ins: list[Any]) -> Made:

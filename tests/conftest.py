@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _own = None
@@ -16,6 +18,15 @@ if "VLUG_CACHE_DIR" not in os.environ:  # the workers of pytest-xdist inherit it
 def pytest_unconfigure() -> None:
     if _own is not None:
         shutil.rmtree(_own, ignore_errors=True)
+
+
+
+@pytest.fixture(autouse=True)
+def said_once() -> None:
+    """What is said once in a process is said once in a test, whatever ran before."""
+    heuristics = sys.modules.get("vlug.heuristics")
+    if heuristics is not None:
+        heuristics._warned.clear()
 
 
 settings.register_profile(

@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from vlug import log
-from vlug.codegen import objects
+from vlug.codegen import elf, objects
 from vlug.codegen.formula import Formula, evaluate
 from vlug.codegen.isa import ISA
 from vlug.errors import NotSupported
@@ -172,6 +174,10 @@ def spills(kernel: Any, isa: ISA) -> tuple[int, int]:
 
 def load(obj: bytes, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> dict[str, int]:
     """Object bytes → addresses of functions in it, which stay valid as long as the process."""
+    try:
+        return elf.load(obj, exports, imports or {})
+    except elf.Unsupported as e:
+        log.debug("loaded by LLVM", why=str(e))
     import llvmlite.binding as llvm
 
     with _lock:
@@ -270,10 +276,13 @@ def object_key(build: Build, isa: ISA, constants: Mapping[str, Any]) -> str:
 
 
 def _target_key(isa: ISA) -> str:
-    import llvmlite.binding as llvm
+    return f"isa={isa.name}:{isa.cpu}:{isa.features}:{','.join(isa.needs)} llvmlite={_llvmlite_version()}"
 
-    version = ".".join(map(str, llvm.llvm_version_info))
-    return f"isa={isa.name}:{isa.cpu}:{isa.features}:{','.join(isa.needs)} llvm={version}"
+
+@cache
+def _llvmlite_version() -> str:
+    """The release that brings LLVM, without importing it."""
+    return metadata.version("llvmlite")
 
 
 def _plain(v: Any) -> bool:

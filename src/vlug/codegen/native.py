@@ -12,7 +12,7 @@ workspace of the step that runs behind them.
     int64 vlug_run(const int64 *plan, void **outer, const Env *env)
 
 gives 0, the code of the first step that failed, or NO_MEMORY. Env.count, where set, is asked for the number
-of threads first. Memory comes from 16 slots of buffers, exchanged atomically, else from aligned_alloc; at
+of threads first. Memory comes from 16 slots of buffers, exchanged atomically, else from mmap; at
 most `vlug_retain` bytes stay in the slots. Nothing holds a lock, so a fork is safe at any moment.
 """
 

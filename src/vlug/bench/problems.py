@@ -17,6 +17,8 @@ __all__ = ["LAYOUTS", "PASSES", "Problem", "problems", "set_names", "shapes"]
 
 LAYOUTS = ("nchw", "nhwc")
 PASSES = ("fwd", "dgrad", "wgrad", "bwd")
+#: A set of problems so small that what a call costs decides; it keeps its own batch sizes.
+TINY = "tiny"
 #: Parts of a network that follow its convolutions, derived from them: NET:bn and so on.
 PARTS = ("bn", "relu", "pool", "softmax", "v15", "linear", "mean")
 
@@ -50,7 +52,7 @@ def shapes() -> dict[str, Any]:
 def set_names() -> list[str]:
     """Every set: networks' convolutions by name, their other layers NET:bn, and pool/bnorm/softmax sets."""
     data = shapes()
-    names = list(data["conv"])
+    names = [*data["conv"], TINY]
     for kind in ("pool", "bnorm", "softmax"):
         names += [f"{kind}/{n}" for n in data[kind]]
     return names + [f"resnet_50:{part}" for part in PARTS]
@@ -65,6 +67,8 @@ def problems(
     dtype: str = "f32",
 ) -> list[Problem]:
     """The problems of a set; batch None keeps each layer's own. Raises BadInput for an unknown set."""
+    if name == TINY:
+        return [p for p in _tiny(layouts, dtype) if p.which in passes]
     data = shapes()
     net, _, part = name.partition(":")
     kind, _, rest = name.partition("/")
@@ -199,8 +203,8 @@ def _pool(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
 def _softmax(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     if layout != "nchw":
         return
-    x = _spec(layer["dims"], dtype, "nchw")
-    for which, line in (("fwd", f"softmax x={x} axis=1"), ("bwd", f"softmax_backward dy={x} y={x} axis=1")):
+    x, op = _spec(layer["dims"], dtype, "nchw"), layer.get("mode", "softmax")
+    for which, line in (("fwd", f"{op} x={x} axis=1"), ("bwd", f"{op}_backward dy={x} y={x} axis=1")):
         yield Problem(layer["name"], 1, which, layout, Graph.parse(line).line)
 
 
@@ -222,3 +226,44 @@ def _mean(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     x = _spec((layer["n"], layer["c"], *layer["spatial"]), dtype, layout)
     line = Graph.parse(f"reduction x={x} mode=mean axes=2x3").line
     yield Problem(layer["name"], 1, "fwd", layout, line)
+
+
+# --- tiny problems: what a call costs decides. Convolutions: N, C, K, size, window, stride, pad, groups ---
+_TINY_CONVS = (
+    (1, 4, 4, 4, 1, 1, 0, 1), (1, 16, 16, 8, 1, 1, 0, 1), (4, 64, 64, 8, 1, 1, 0, 1),
+    (1, 16, 32, 8, 1, 2, 0, 1), (4, 64, 64, 14, 1, 2, 0, 1),
+    (1, 1, 1, 4, 3, 1, 0, 1), (1, 3, 8, 16, 3, 1, 1, 1), (1, 16, 16, 8, 3, 1, 1, 1),
+    (4, 16, 16, 14, 3, 1, 1, 1), (1, 3, 8, 16, 3, 2, 1, 1), (4, 16, 32, 14, 3, 2, 1, 1),
+    (1, 1, 6, 28, 5, 1, 0, 1), (8, 1, 6, 28, 5, 1, 2, 1), (1, 3, 8, 32, 7, 2, 3, 1),
+    (1, 8, 8, 4, 3, 1, 1, 8), (1, 16, 16, 8, 3, 1, 1, 16), (4, 32, 32, 14, 3, 1, 1, 32),
+    (1, 16, 16, 8, 3, 1, 1, 4), (4, 32, 32, 8, 3, 1, 1, 4),
+)  # fmt: skip
+_TINY_PLANES = ((1, 1, 4), (1, 16, 8), (4, 16, 8), (8, 16, 4), (1, 64, 7))
+_TINY_MATRICES = ((1, 8, 8), (8, 8, 8), (8, 64, 10), (32, 64, 64), (1, 512, 512))
+_TINY_ROWS = ((1, 10), (8, 8), (32, 10), (64, 128), (1, 1000))
+
+
+def _tiny(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
+    for layout in layouts:
+        for n, c, k, size, window, stride, pad, groups in _TINY_CONVS:
+            out = (size + 2 * pad - window) // stride + 1
+            name = f"conv:{n}x{c}x{size}x{size}to{k}by{window}s{stride}g{groups}"
+            row = {"name": name, "count": 1, "n": n, "c": c, "k": k, "groups": groups, "in": [size] * 2,
+                   "out": [out] * 2, "kernel": [window] * 2, "stride": [stride] * 2, "pad_l": [pad] * 2,
+                   "dilation": [1, 1]}  # fmt: skip
+            yield from _conv(row, layout, dtype)
+        for n, c, size in _TINY_PLANES:
+            row = {"name": f"{n}x{c}x{size}x{size}", "count": 1, "n": n, "c": c, "spatial": [size] * 2}
+            for maker in (_norm, _relu, _mean):
+                yield from maker(row, layout, dtype)
+            for mode, window in (("max", 2), ("max", 3), ("avg", 2), ("avg", size)):
+                stride, pad = (size, 0) if window == size else (2, window // 3)
+                shape = {"in": [size] * 2, "kernel": [window] * 2, "stride": [stride] * 2, "pad_l": [pad] * 2}
+                yield from _pool({**row, **shape, "mode": mode}, layout, dtype)
+        for n, k, out in _TINY_MATRICES:
+            row = {"name": f"linear:{n}x{k}to{out}", "n": n, "in_features": k, "out_features": out}
+            yield from _linear(row, layout, dtype)
+        for n, size in _TINY_ROWS:
+            for mode in ("softmax", "log_softmax"):
+                row = {"name": f"{mode}:{n}x{size}", "dims": [n, size], "mode": mode}
+                yield from _softmax(row, layout, dtype)

@@ -50,12 +50,29 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+#: Arms vlug also where no entry point does (a source tree), then runs the script as `python SCRIPT` would.
+_CHILD = """
+import os, runpy, sys
+import torch
+from vlug.frontends import hooks
+hooks.enable()
+if hooks.status().get("torch") != "on":
+    sys.exit(f"vlug: tune: hooks in PyTorch are not on: {hooks.status().get('torch', 'not armed')}")
+sys.argv = sys.argv[1:]
+if not getattr(sys.flags, "safe_path", False):
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def _script(script: Path, words: Sequence[str], store: Store) -> dict[str, Any]:
     if not script.is_file():
         raise BadInput(f"SCRIPT: {script} is not a file")
     before = set(store.timings())
-    env = dict(os.environ, VLUG_TUNE="on", VLUG_HOOKS="on")
-    code = subprocess.run([sys.executable, str(script), *words], env=env).returncode
+    if find_spec("torch") is None:
+        raise VlugError("tune: PyTorch is not installed: pip install 'vlug[torch]'")
+    env = dict(os.environ, VLUG_TUNE="on", VLUG_HOOKS="on", VLUG_FORCE="off")
+    code = subprocess.run([sys.executable, "-c", _CHILD, str(script), *words], env=env).returncode
     if code:
         raise VlugError(f"tune: {script} ended with code {code}")
     new = [t for t in store.timings() if t not in before]

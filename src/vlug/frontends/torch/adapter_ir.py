@@ -20,6 +20,7 @@ import llvmlite.ir as ir
 from vlug.frontends.torch.control import (
     ASK_THREAD,
     CONTROL,
+    DENIED,
     ENTRY,
     FIRST_OP,
     IS_OUTPUT,
@@ -279,6 +280,9 @@ class _Adapters:
         on = f.load(f.args[0], OP["on"])
         wish = f.call(self.control(f, "thread_get"), f.b.trunc(self.control(f, "thread_key"), I32))
         f.exit_if(f.eq(wish, 1), 0)
+        with f.b.if_then(f.b.icmp_unsigned("!=", f.b.and_(on, I64(DENIED)), I64(0)), likely=False):
+            f.count(f.args[0], OP["denied"])
+            f.b.ret(I64(0))
         f.exit_if(f.eq(wish, 2), 1)
         f.b.ret(f.b.and_(on, I64(ON)))
         f.done()
@@ -348,7 +352,7 @@ class _Adapters:
         entry = f.call(self.find, I64(number), key, at)
         f.exit_if(f.eq(entry, 0), 2)
         f.count(entry, ENTRY["calls"])
-        f.exit_if(f.eq(f.load(entry, ENTRY["plan"]), 0), 0)
+        f.exit_if(b.icmp_unsigned("!=", f.load(entry, ENTRY["passed"]), I64(0)), 0)
         ok = f.call(self.serve, entry, tensors, outs, I64(op.results))
         with b.if_then(f.eq(ok, 0), likely=False):
             f.count(self.operator_words(f, number), OP["failed"])

@@ -20,7 +20,7 @@ from vlug._version import __version__
 from vlug.codegen import objects
 from vlug.frontends.hooks import Switches
 from vlug.frontends.torch import decide, dispatcher
-from vlug.frontends.torch.control import ASK_THREAD, ON
+from vlug.frontends.torch.control import ASK_THREAD, DENIED, ON
 from vlug.frontends.torch.dispatcher import Unfit
 from vlug.frontends.torch.loader import Loaded, compile_object, source_digest
 from vlug.frontends.torch.operators import FAMILIES, OPERATORS, Operator, denied
@@ -68,7 +68,11 @@ class TorchFrontend:
         off = denied(switches.deny)
         for op in self.loaded.operators:
             word = (ON if switches.on else 0) | (ASK_THREAD if self._asked else 0)
-            self.block.set(op, "on", 0 if op.name in off or op in self.left_out else word)
+            if op in self.left_out:
+                word = 0
+            elif op.name in off:
+                word = DENIED if switches.on else 0
+            self.block.set(op, "on", word)
 
     def wish(self, on: bool | None) -> None:
         self.loaded.wish(0 if on is None else 2 if on else 1)
@@ -92,6 +96,7 @@ class TorchFrontend:
                 if not e.taken:
                     reasons[e.reason] += e.calls
             for count, why in (
+                (self.block.of(op, "denied"), "denied"),
                 (failed, "no memory for the results or the workspace"),
                 (self.block.of(op, "stock_calls"), "not looked up (its key is too long or the table full)"),
             ):

@@ -24,10 +24,12 @@ CONTROL = {n: i for i, n in enumerate((
 ))}  # fmt: skip
 #: Words of each operator's part; it follows the control words.
 OP = {n: i for i, n in enumerate((
-    "on", "functor", "boxed", "unboxed", "stock_calls", "failed", "spare0", "spare1",
+    "on", "functor", "boxed", "unboxed", "stock_calls", "failed", "denied", "spare",
 ))}  # fmt: skip
 #: Words of an entry.
-ENTRY = {n: i for i, n in enumerate(("hash", "words", "plan", "outputs", "key", "calls", "count", "order"))}
+ENTRY = {n: i for i, n in enumerate((
+    "hash", "words", "plan", "outputs", "key", "calls", "count", "order", "passed",
+))}  # fmt: skip
 FIRST_OP = 16
 MAX_KEY = 120
 MAX_OUTER = 16
@@ -36,8 +38,9 @@ MAX_RANK = 6
 OUTPUT_WORDS = 3 + 2 * MAX_RANK
 #: In an entry's order: an output has this added to its number; a tensor that is written, the next bit.
 IS_OUTPUT, IS_WRITTEN = 64, 128
-#: Values of an operator's `on`: bit 0 taken, bit 1 some thread has a wish of its own (`vlug.using`).
-ON, ASK_THREAD = 1, 2
+#: Values of an operator's `on`: bit 0 taken, bit 1 some thread has a wish of its own (`vlug.using`), bit 2 on
+#: the deny list (its calls are counted).
+ON, ASK_THREAD, DENIED = 1, 2, 4
 FULL = 50_000
 
 _libc: Any = ctypes.CDLL(None)
@@ -84,7 +87,12 @@ class Entry:
 
     @property
     def taken(self) -> bool:
-        return bool(self.words[ENTRY["plan"]])
+        return not self.words[ENTRY["passed"]]
+
+    def give_up(self, reason: str) -> None:
+        """From now on stock serves it. The plan stays in place: another thread may be about to run it."""
+        self.reason = reason
+        self.words[ENTRY["passed"]] = 1
 
 
 class Block:
@@ -158,7 +166,7 @@ class Block:
             held = {
                 "hash": hashed, "words": len(key), "plan": plan, "outputs": address(shapes),
                 "key": address(words(len(key), key)), "count": len(order),
-                "order": address(words(len(order), order)),
+                "order": address(words(len(order), order)), "passed": int(not plan),
             }  # fmt: skip
             entry = Entry(op, words(len(ENTRY), [held.get(n, 0) for n in ENTRY]), reason, line, keep)
             self.entries[key] = entry
@@ -180,6 +188,7 @@ class Block:
             for op in self.operators:
                 self.set(op, "stock_calls", 0)
                 self.set(op, "failed", 0)
+                self.set(op, "denied", 0)
 
 
 def _place(table: Any, size: int, entry: Entry) -> None:

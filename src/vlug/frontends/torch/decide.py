@@ -5,11 +5,11 @@ from __future__ import annotations
 import _thread
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from vlug import log
-from vlug.frontends.torch.control import Block, address
+from vlug import config, log
+from vlug.frontends.torch.control import ENTRY, Block, Entry, address
 from vlug.frontends.torch.keys import Pass, read_key
 from vlug.frontends.torch.operators import Operator
 
@@ -29,6 +29,8 @@ class Decision:
     reason: str = ""
     line: str = ""
     keep: Any = None
+    #: Measured once it is in the table; gives the reason why stock serves it after all, or "".
+    trial: Callable[[Entry], str] | None = None
 
 
 Decider = Callable[[Operator, tuple[int, ...]], Decision]
@@ -45,8 +47,9 @@ def decide(force: bool) -> Decider:
         except Pass as e:
             return Decision(reason=str(e))
         line = p.graph.line
+        tried = not force and _to_try(p.graph)
         try:
-            if not force:
+            if not force and not tried:
                 _worth_it(p.graph)
             held = _planned(p.graph)
         except Pass as e:
@@ -56,7 +59,8 @@ def decide(force: bool) -> Decider:
             return Decision(reason=f"internal: no place for {', '.join(missing)}", line=line)
         plan = held.native(tuple(p.order))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(plan))  # it outlives Python
-        return Decision(address(plan), tuple(p.order.values()), p.results, "", line, held)
+        made = Decision(address(plan), tuple(p.order.values()), p.results, "", line, held)
+        return replace(made, trial=lambda entry: _tried(op, key, entry, p.graph, held)) if tried else made
 
     return one
 
@@ -87,6 +91,30 @@ def _short(e: Any) -> str:
     whys = list(dict.fromkeys(why for _, why in e.reasons))
     own = [w for w in whys if "only" not in w] or whys
     return "no engine: " + "; ".join(own[:2]) if own else "no engine"
+
+
+def _to_try(graph: Any) -> bool:
+    """Whether VLUG_TUNE is on and this problem was not measured yet."""
+    if not config.TUNE.get():
+        return False
+    from vlug.frontends.torch import trial
+    from vlug.runtime.device import host
+    from vlug.store import default_store
+
+    known = default_store().ratio(graph.line, host().fingerprint, _threads())
+    return known is None and trial.possible()
+
+
+def _tried(op: Operator, key: tuple[int, ...], entry: Entry, graph: Any, held: Any) -> str:
+    """Why stock serves it after measuring both, "" if ours does."""
+    from vlug.frontends.torch import trial
+
+    trial.trial(op, key, entry, graph, held, _threads())
+    try:
+        _worth_it(graph)
+    except Pass as e:
+        return str(e)
+    return ""
 
 
 def _worth_it(graph: Any) -> None:
@@ -164,7 +192,20 @@ def _decided(block: Block, op: Operator, key: tuple[int, ...], hashed: int, choo
         op, key, hashed,
         plan=d.plan, order=d.order, outputs=d.outputs, reason=d.reason, line=d.line, keep=d.keep,
     )  # fmt: skip
+    if d.trial is not None and entry.keep is d.keep:  # not where another thread came first
+        why = _after_trial(d.trial, op, entry)
+        if why:
+            entry.give_up(why)
+        entry.words[ENTRY["calls"]] = 0
     if log.enabled("info"):
-        what = f"aten::{op.name} " + (f"passed: {d.reason}" if d.reason else "taken")
+        what = f"aten::{op.name} " + (f"passed: {entry.reason}" if entry.reason else "taken")
         log.info(what, **({"problem": f"'{d.line}'"} if d.line else {"key": key[1:]}))
     return entry
+
+
+def _after_trial(measure: Callable[[Entry], str], op: Operator, entry: Entry) -> str:
+    try:
+        return measure(entry)
+    except Exception as e:  # what cannot be measured is not preferred
+        log.once("warn", f"{op.name} could not be measured: {type(e).__name__}: {e}")
+        return f"could not be measured: {type(e).__name__}: {e}"

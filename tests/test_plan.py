@@ -169,13 +169,13 @@ def test_native_words():
     p = plan(g, DEVICE, engines=[one, two])
     words = list(p.native())
     # Intermediates of 4·8·4 = 128 bytes: t0 and t2 may share, t1 lies beside them; rounded to a page.
-    assert words[:5] == [4, 4096, 4096, 8192, 2]
-    steps = [words[5 + 5 * i : 10 + 5 * i] for i in range(4)]
+    assert words[:6] == [4, 4096, 4096, 8192, 2, 1]  # so small that one thread serves
+    steps = [words[6 + 5 * i : 11 + 5 * i] for i in range(4)]
     t0, t1, t2 = native.temporary(0), native.temporary(128), native.temporary(0)
     assert [s[0] for s in steps] == [4242] * 4
     assert [s[2:] for s in steps] == [[2, 0, t0], [2, t0, t1], [2, t1, t2], [2, t2, 1]]
     assert list((ctypes.c_int64 * 3).from_address(steps[0][1])) == [7, 8, 9]
-    assert p.workspace_size(3) == 4096 + 4096 + 3 * 8192
+    assert p.workspace_size(3) == 4096 + 4096 + 8192
     assert p.kernels == ("k_one", "k_two", "k_one", "k_two")
     assert list(p.native(["t3", "x"]))[-2:] == [t2, 0]
     assert p.native() is p.native()
@@ -296,3 +296,9 @@ def test_explain_tells_choice_cost_and_reasons():
     text = p.explain()
     for part in ("a/mr=4", "kernels: k_a", "roofline", "b: once is not taken"):
         assert part in text
+
+
+def test_a_tiny_problem_is_served_by_one_thread() -> None:
+    """A second thread may sleep: waking it costs more than the problem (word 5 of a plan is the cap)."""
+    tiny, large = plan("conv_wgrad dy=1x4x4x4 x=1x4x4x4 size=1x1"), plan("relu x=8x64x56x56")
+    assert (tiny.native()[5], large.native()[5] > 1000) == (1, True)

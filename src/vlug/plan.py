@@ -30,6 +30,10 @@ __all__ = ["ExecutionPlan", "Rejected", "Step", "clear_plans", "plan"]
 
 REFERENCE = "reference"
 _PAGE = 4096
+# A core's arithmetic and traffic a second, roughly, and the seconds that a second thread costs (it may have
+# to be woken: 1 µs at best, measured, and milliseconds where something else runs on its core).
+_CORE_FLOPS, _CORE_BYTES, _SHARING = 5e10, 2e10, 5e-6
+_MANY = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,13 @@ class ExecutionPlan:
         """Bytes of workspace that a call with `threads` threads uses; execution asks this very function."""
         if threads < 1:
             raise BadInput(f"threads: {threads} must be 1 or more")
-        return self._layout.fixed + threads * self._layout.each
+        return self._layout.fixed + min(threads, self._threads) * self._layout.each
+
+    @property
+    def _threads(self) -> int:
+        """At most so many threads serve: one, where sharing out takes longer than what there is to do."""
+        cost = self.graph.cost
+        return 1 if cost.flops / _CORE_FLOPS + cost.bytes / _CORE_BYTES < _SHARING else _MANY
 
     # --- native form ---
     def native(self, order: Sequence[str] | None = None) -> Any:
@@ -145,7 +155,7 @@ class ExecutionPlan:
             tensors = tuple(native.NULL_TENSOR if n is None else index[n] for n in p.operands)
             args = (ctypes.c_int64 * max(len(p.args), 1))(*p.args)
             steps.append(native.Step(p.address, args, tensors, p.shared_bytes, p.part_bytes))
-        return native.plan_array(steps, self._layout.buffers)
+        return native.plan_array(steps, self._layout.buffers, self._threads)
 
     # --- execution ---
     def execute(self, arrays: Mapping[str, Any], threads: int | None = None) -> None:

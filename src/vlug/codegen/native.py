@@ -3,6 +3,7 @@
 A plan is a flat int64 array:
 
     0 steps   1 bytes of temporaries   2 shared workspace   3 workspace a part   4 most tensors of a step
+    5 most threads
     then for each step: function, address of its args, number of tensors, their indices
 
 An index i ≥ 0 is the call's tensor i; NULL_TENSOR is a null pointer; any other i < 0 is the temporary at
@@ -47,6 +48,7 @@ __all__ = [
 NO_MEMORY = -12
 NULL_TENSOR = -(1 << 63)
 PAGE = 4096
+MANY = 1 << 30  # threads: as many as there are
 
 def _loaded(text: str, exports: tuple[str, ...], imports: Mapping[str, int] | None = None) -> dict[str, int]:
     return jit.compiled_text(text, base_isa(), exports, imports)
@@ -108,8 +110,8 @@ class Step:
     part_bytes: int = 0
 
 
-def plan_array(steps: Sequence[Step], temp_bytes: int = 0) -> Any:
-    """The int64 array of a plan (it keeps the steps' args alive)."""
+def plan_array(steps: Sequence[Step], temp_bytes: int = 0, threads: int = MANY) -> Any:
+    """The int64 array of a plan (it keeps the steps' args alive); `threads`: at most so many serve it."""
     temp_bytes = -(-temp_bytes // PAGE) * PAGE
     flat = [
         len(steps),
@@ -117,6 +119,7 @@ def plan_array(steps: Sequence[Step], temp_bytes: int = 0) -> Any:
         max((s.shared_bytes for s in steps), default=0),
         max((s.part_bytes for s in steps), default=0),
         max([1, *(len(s.tensors) for s in steps)]),
+        threads,
     ]
     for s in steps:
         flat += [s.address, ctypes.addressof(s.args), len(s.tensors), *s.tensors]

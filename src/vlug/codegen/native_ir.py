@@ -260,6 +260,8 @@ entry:
   %each = load i64, ptr %h3
   %h4 = getelementptr i64, ptr %plan, i64 4
   %most = load i64, ptr %h4
+  %h5 = getelementptr i64, ptr %plan, i64 5
+  %cap = load i64, ptr %h5
   %steps = load i64, ptr %plan
   %tensors = alloca ptr, i64 %most, align 16
   %ask = icmp ne ptr %count, null
@@ -269,7 +271,8 @@ asked:
   br label %ready
 ready:
   %th0 = phi i64 [ %fixed, %entry ], [ %now, %asked ]
-  %th = call i64 @llvm.smax.i64(i64 %th0, i64 1)
+  %th1 = call i64 @llvm.smin.i64(i64 %th0, i64 %cap)
+  %th = call i64 @llvm.smax.i64(i64 %th1, i64 1)
   store i64 %th, ptr %pthreads
   %parts = mul i64 %each, %th
   %w = add i64 %shared, %parts
@@ -285,7 +288,7 @@ nomem:
 begin:
   %base = phi ptr [ null, %ready ], [ %mem, %alloc ]
   %ws = getelementptr i8, ptr %base, i64 %temps
-  %first = getelementptr i64, ptr %plan, i64 5
+  %first = getelementptr i64, ptr %plan, i64 6
   %some = icmp sgt i64 %steps, 0
   br i1 %some, label %step, label %end
 step:
@@ -346,5 +349,6 @@ done:
 declare ptr @mmap(ptr, i64, i32, i32, i32, i64)
 declare i32 @munmap(ptr, i64)
 declare i64 @llvm.smax.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """

@@ -1,8 +1,8 @@
 """vlug: an open library of tuned deep-learning primitives.
 
-Eager calls on arrays are here (`conv2d`, `matmul`, `softmax` …); graphs in `vlug.graph`, their execution in
-`vlug.plan`. Importing vlug costs a few milliseconds: a name is loaded
-when it is first asked for, and no framework or compiler before it is needed.
+Eager calls on arrays are here (`conv2d`, `matmul`, `softmax` …); graphs are `Graph`, their execution is
+in `vlug.plan`. Importing vlug costs a few milliseconds: a name is loaded when it is first asked for, and no
+framework or compiler before it is needed.
 """
 
 from importlib import import_module
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         sum,
         sum_backward,
     )
+    from vlug.graph import Graph
     from vlug.tensor import Tensor
 
 #: Where the public names are.
@@ -66,6 +67,7 @@ _MODULES = {
         "conv2d conv2d_backward cross_entropy cross_entropy_backward linear linear_backward "
         "log_softmax log_softmax_backward matmul max_pool2d max_pool2d_backward mean mean_backward "
         "mul relu relu_backward softmax softmax_backward sum sum_backward",
+    "vlug.graph": "Graph",
     "vlug.tensor": "Tensor",
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -88,6 +90,7 @@ __all__ = [
     "DType",
     "DTypeError",
     "ExecutionError",
+    "Graph",
     "NotSupported",
     "ParseError",
     "ShapeError",

@@ -135,9 +135,11 @@ class Winograd(Engine):
         c = self._case(graph)
         d = choose(c, device)
         more = {"rows": (4, 6, 8, 12, 14), "whole": (0, 1), "images": (1, 2, 4, 8), "tile_rows": (1, 2, 4, 7),
-                "c_block": (32, 64, 128), "k_block": (32, 64, 128, 256)}  # fmt: skip
+                "c_block": (32, 64), "k_block": (32, 64, 128, 256)}  # fmt: skip
         most = isas.ALL[device.isa].tile_rows(NR)
         more["rows"] = tuple(v for v in more["rows"] if v <= most)
+        if c.C < 128:
+            more["c_block"] = (32,)  # longer sums: the error bound does not hold
         return {n: (d[n], *(v for v in values if v != d[n])) for n, values in more.items()}
 
     def compile(self, graph: Graph, config: EngineConfig, device: CpuDevice) -> NativeProgram:
@@ -174,8 +176,9 @@ def choose(c: Case, device: CpuDevice) -> dict[str, int]:
     m, most = c.m, isas.ALL[device.isa].tile_rows(NR)
     th, tw = c.tiles(m)
     n2 = (m + TAPS - 1) ** 2
-    # w once where its transform stays near and tiles are many; else x once
-    whole = 4 * n2 * c.C * c.K <= 2 * device.l2 and c.N * th * tw >= 256
+    # w once where its transform stays near; else x once. By channels only: what depends on the image's size
+    # would compile anew for other images
+    whole = 4 * n2 * c.C * c.K <= 2 * device.l2
     room = device.l2 // 2 // (4 * n2 * (c.C if whole else 64))  # tiles whose V is half of L2
     if tw * th >= room or whole:
         images, tile_rows = 1, divide(th, max(1, room // tw))
@@ -183,7 +186,7 @@ def choose(c: Case, device: CpuDevice) -> dict[str, int]:
             images = divide(c.N, max(1, room // (tw * th)))
     else:
         images, tile_rows = divide(c.N, max(1, room // (tw * th))), th
-    tiles = images * tile_rows * tw
-    rows = min((r for r in (14, 12, 8, 6, 4) if r <= most), key=lambda r: round_up(tiles, r) * (1 + 1.5 / r))
+    # tiles in a product's tile: many channels come with small planes, whose few tiles leave less over by eights
+    rows = min(8 if c.C >= 512 else 12, most)
     return {"rows": rows, "whole": int(whole), "images": images, "tile_rows": tile_rows,
             "c_block": 32 if c.C < 128 else 64, "k_block": 64}  # fmt: skip

@@ -411,6 +411,7 @@ def winograd(k: Kernel, m: int, rows: int, src: str, dst: str, weights: str, fli
     whole=False (few tiles, many channels): x is transformed once; a unit is a group and `k_block` output
     channels, whose weights it transforms, block of channels by block, into its own scratch.
     """
+    k.quick = True  # a third less to compile
     p = Program(k, m, rows, src, dst, weights, flip, bias, relu)
     V, B, positions = k.V, p.B, p.positions
     k_block, c_block = k.size("k_block", multiple=B), k.size("c_block")  # channels, vectors of channels

@@ -186,7 +186,7 @@ def choose(c: Case, device: CpuDevice) -> dict[str, int]:
             images = divide(c.N, max(1, room // (tw * th)))
     else:
         images, tile_rows = divide(c.N, max(1, room // (tw * th))), th
-    # tiles in a product's tile: many channels come with small planes, whose few tiles leave less over by eights
+    # tiles in a product's tile: many channels mean small planes, whose few tiles leave less over by eights
     rows = min(8 if c.C >= 512 else 12, most)
     return {"rows": rows, "whole": int(whole), "images": images, "tile_rows": tile_rows,
             "c_block": 32 if c.C < 128 else 64, "k_block": 64}  # fmt: skip

@@ -186,15 +186,16 @@ def test_ranked_before_the_direct_form():
 
 
 def test_one_object_for_all_sizes():
-    """Another size compiles nothing."""
+    """Another size compiles nothing, with the very knobs that a plan would choose."""
     from vlug.codegen import jit
 
-    def compile_at(n: int) -> int:
-        graph = Graph.parse(f"conv_fprop x=2x64x{n}x{n} w=64x64x3x3 pad=1")
-        device = programs.DEVICES[0]
-        chosen = {k: v[0] for k, v in ENGINE.knobs(graph, device).items()} | {"rows": 6, "whole": 0}
-        ENGINE.compile(graph, EngineConfig(ENGINE.name, tuple(chosen.items())), device)
+    def compile_at(n: int, images: int, channels: int) -> int:
+        graph = Graph.parse(f"conv_fprop x={images}x{channels}x{n}x{n} w={channels}x{channels}x3x3 pad=1")
+        for device in programs.DEVICES:
+            ENGINE.compile(graph, ENGINE.default(graph, device), device)
         return len(jit._loaded)
 
-    first = compile_at(9)
-    assert [compile_at(n) for n in (10, 17, 31)] == [first] * 3
+    for channels in (64, 512):
+        first = compile_at(24, 2, channels)
+        others = ((7, 1), (10, 16), (31, 2), (57, 1), (130, 3))
+        assert [compile_at(n, images, channels) for n, images in others] == [first] * len(others)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def test_version() -> None:
 
 def test_all_is_what_there_is() -> None:
     assert len(set(vlug.__all__)) == len(vlug.__all__)
-    assert {*vlug._WHERE, "__version__"} == set(vlug.__all__)
+    functional = import_module("vlug.functional")
+    assert {*vlug._WHERE, *functional.__all__, "__version__"} == set(vlug.__all__)
     missing = [name for name in vlug.__all__ if not hasattr(vlug, name)]
     assert not missing
 

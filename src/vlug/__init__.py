@@ -55,18 +55,13 @@ if TYPE_CHECKING:
     from vlug.graph import Graph
     from vlug.tensor import Tensor
 
-#: Where the public names are.
+#: Where public names are that are not eager calls.
 _MODULES = {
     "vlug.dtypes": "DType dtype",
     "vlug.errors":
         "BadInput ConfigError DTypeError ExecutionError NotSupported ParseError ShapeError "
         "VlugError VlugWarning",
     "vlug.frontends.hooks": "disable enable reset_stats stats using",
-    "vlug.functional":
-        "add avg_pool2d avg_pool2d_backward batch_norm batch_norm_backward batch_norm_training "
-        "conv2d conv2d_backward cross_entropy cross_entropy_backward linear linear_backward "
-        "log_softmax log_softmax_backward matmul max_pool2d max_pool2d_backward mean mean_backward "
-        "mul relu relu_backward softmax softmax_backward sum sum_backward",
     "vlug.graph": "Graph",
     "vlug.tensor": "Tensor",
 }
@@ -74,14 +69,14 @@ _WHERE = {name: module for module, names in _MODULES.items() for name in names.s
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in __all__:
         raise AttributeError(f"module 'vlug' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    found = globals()[name] = getattr(import_module(_WHERE.get(name, "vlug.functional")), name)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

@@ -1,0 +1,48 @@
+"""Eager calls on arrays: conv2d, matmul, max_pool2d, batch_norm, softmax, cross_entropy … and their backward.
+
+Arguments are NumPy arrays, CPU tensors with DLPack (PyTorch's too) or buffers; nothing is copied, unless a
+stride is negative. Results are new NumPy arrays (bfloat16 through ml_dtypes) or what `out` names. Every
+argument is checked before native code runs: wrong ranks, dims, dtypes, devices, classes out of range, a
+read-only `out` or one that overlaps an input raise BadInput (ShapeError, DTypeError), which names it.
+
+Layouts are the arrays' own: NHWC data is an N, C, H, W array with those strides. A result is channels last if
+an input is.
+"""
+
+from vlug.functional.conv import conv2d, conv2d_backward
+from vlug.functional.loss import cross_entropy, cross_entropy_backward
+from vlug.functional.norm import batch_norm, batch_norm_backward, batch_norm_training
+from vlug.functional.pointwise import add, mul, relu, relu_backward
+from vlug.functional.pool import avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward
+from vlug.functional.products import linear, linear_backward, matmul
+from vlug.functional.reduction import mean, mean_backward, sum, sum_backward
+from vlug.functional.rows import log_softmax, log_softmax_backward, softmax, softmax_backward
+
+__all__ = [
+    "add",
+    "avg_pool2d",
+    "avg_pool2d_backward",
+    "batch_norm",
+    "batch_norm_backward",
+    "batch_norm_training",
+    "conv2d",
+    "conv2d_backward",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "linear",
+    "linear_backward",
+    "log_softmax",
+    "log_softmax_backward",
+    "matmul",
+    "max_pool2d",
+    "max_pool2d_backward",
+    "mean",
+    "mean_backward",
+    "mul",
+    "relu",
+    "relu_backward",
+    "softmax",
+    "softmax_backward",
+    "sum",
+    "sum_backward",
+]

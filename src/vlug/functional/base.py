@@ -1,0 +1,224 @@
+"""What eager calls share: arguments checked, graphs made once, plans run on the caller's memory."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vlug.errors import BadInput, DTypeError, ShapeError
+from vlug.runtime import handle
+from vlug.tensor import Tensor
+
+if TYPE_CHECKING:
+    from vlug.graph import Graph
+
+# Graphs, operations and plans are imported by the first call: `import vlug` stays light.
+
+__all__ = [
+    "Array",
+    "Ints",
+    "Padding",
+    "Step",
+    "arg",
+    "args",
+    "axes_of",
+    "chain",
+    "floats",
+    "integer",
+    "integers",
+    "one",
+    "pair",
+    "ports_of",
+    "window_of",
+]
+
+
+Array = NDArray[Any]
+
+
+Ints = int | Sequence[int]
+
+
+Padding = Ints | Sequence[Sequence[int]] | str
+
+
+def arg(x: Any, argument: str, rank: int | None = None) -> handle.Array:
+    """The argument's memory; a copy if a stride is negative."""
+    a = handle.array(x, argument)
+    if rank is not None and len(a.shape) != rank:
+        raise ShapeError(f"{argument}: {a.shape} has {len(a.shape)} dimensions, {rank} are allowed")
+    if builtins.any(s < 0 for s in a.strides):
+        a = handle.array(a.numpy().copy(), argument)
+    return a
+
+
+def args(**arguments: Any) -> dict[str, handle.Array]:
+    return {n: arg(a, n) for n, a in arguments.items() if a is not None}
+
+
+def integer(value: Any, argument: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise BadInput(f"{argument}: {value!r} must be an integer") from None
+
+
+def integers(**values: Any) -> dict[str, int]:
+    return {n: integer(v, n) for n, v in values.items()}
+
+
+def pair(value: Any, argument: str) -> tuple[int, int]:
+    if isinstance(value, (int, np.integer)):
+        value = (value, value)
+    given = tuple(value) if isinstance(value, Iterable) else ()
+    if len(given) != 2 or not builtins.all(isinstance(v, (int, np.integer)) for v in given):
+        raise BadInput(f"{argument}: {value!r} must be one integer or two")
+    return int(given[0]), int(given[1])
+
+
+def axes_of(axes: Ints) -> tuple[int, ...]:
+    given = axes if isinstance(axes, Iterable) else (axes,)
+    return tuple(integer(a, "axes") for a in given)
+
+
+def floats(**values: float) -> dict[str, float]:
+    out = {}
+    for argument, value in values.items():
+        try:
+            out[argument] = float(value)
+        except (TypeError, ValueError):
+            raise BadInput(f"{argument}: {value!r} must be a number") from None
+    return out
+
+
+def window_of(
+    shape: Sequence[int], window: Sequence[int], stride: Ints, padding: Padding, dilation: Ints
+) -> dict[str, Any]:
+    """stride, dilation and both paddings as pairs."""
+    s, d = pair(stride, "stride"), pair(dilation, "dilation")
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise BadInput(f"padding: {padding!r} must be integers, pairs, 'same' or 'valid'")
+        total = [0, 0]
+        if padding == "same":
+            sizes = zip(shape[2:], window, s, d)
+            total = [max((-(-h // st) - 1) * st + (r - 1) * dl + 1 - h, 0) for h, r, st, dl in sizes]
+        pre, post = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    elif isinstance(padding, Iterable) and builtins.any(isinstance(p, Sequence) for p in padding):
+        try:
+            (top, bottom), (left, right) = padding  # type: ignore[misc]
+        except (TypeError, ValueError):
+            raise BadInput(f"padding: {padding!r} must be ((top, bottom), (left, right))") from None
+        pre, post = pair((top, left), "padding"), pair((bottom, right), "padding")
+    else:
+        pre = post = pair(padding, "padding")
+    return {"stride": s, "dilation": d, "pre_padding": pre, "post_padding": post}
+
+
+Step = tuple[str, tuple[str, ...], dict[str, Any]]
+
+
+def ports_of(name: str) -> tuple[str, ...]:
+    from vlug.ops import OPERATIONS
+
+    return tuple(p.rstrip("?") for p in OPERATIONS[name].inputs)
+
+
+def one(name: str, arrays: Mapping[str, handle.Array], result: str, out: Any, **attributes: Any) -> Array:
+    """One operation with one result."""
+    return chain([(name, ports_of(name), attributes)], arrays, {result: out}, (result,))[0]
+
+
+def chain(
+    steps: Sequence[Step],
+    arrays: Mapping[str, handle.Array],
+    outs: Mapping[str, Any],
+    names: Sequence[str] | None = None,
+) -> list[Array]:
+    """Run operations one after the other; in `ports` "" stands for the result before.
+
+    outs: given arrays by result name. names: results of the last operation that are wanted.
+    """
+    from vlug.plan import plan
+
+    wanted = tuple(names) if names is not None else ("y",)
+    given = {
+        n: handle.array(a, "out" if n == wanted[0] else n.removeprefix("next_"), True)
+        for n, a in outs.items()
+        if a is not None
+    }
+    key = tuple((n, ports, tuple(sorted(at.items()))) for n, ports, at in steps)
+    graph = _graph(
+        key,
+        tuple((n, _tensor(a, n)) for n, a in arrays.items()),
+        tuple((n, _tensor(a, "out")) for n, a in given.items()),
+        wanted,
+    )
+    held: dict[str, Any] = dict(arrays)
+    results = []
+    for name in wanted:
+        t = graph.tensors[name]
+        held[name] = given[name] if name in given else handle.empty(t.dim, t.dtype, t.stride)
+        results.append(held[name].numpy() if name in given else held[name])
+    plan(graph).execute(held)
+    return results
+
+
+def _tensor(a: handle.Array, argument: str) -> Tensor:
+    if builtins.any(s < 0 for s in a.strides):
+        raise BadInput(f"{argument}: negative strides {a.strides} are not allowed")
+    return Tensor(a.shape, a.strides, a.dtype).normalised
+
+
+@lru_cache(maxsize=1024)
+def _graph(
+    steps: tuple[tuple[str, tuple[str, ...], tuple[tuple[str, Any], ...]], ...],
+    inputs: tuple[tuple[str, Tensor], ...],
+    outs: tuple[tuple[str, Tensor], ...],
+    wanted: tuple[str, ...],
+) -> Graph:
+    from vlug.graph import Graph
+    from vlug.ops import OPERATIONS
+
+    g = Graph()
+    known = {n: g.like(n, t) for n, t in inputs}
+    likes = dict(outs)
+    last: Tensor | None = None
+    for i, (name, ports, attributes) in enumerate(steps):
+        ins = [last if p == "" else known.get(p) for p in ports]
+        if i == len(steps) - 1:
+            labels: Sequence[str] = _labels(name, wanted)
+            like = [likes.get(n) for n in labels]
+        else:
+            labels, like = (g.fresh("t"),), []
+        op = OPERATIONS[name](**dict(attributes))
+        for t, n in zip(op.infer(*ins), labels):
+            _check_out(likes.get(n), t, n, wanted)
+        last = g.append(op, ins, labels, like)[0]
+    return g
+
+
+def _check_out(given: Tensor | None, t: Tensor, name: str, wanted: Sequence[str]) -> None:
+    argument = "out" if name == wanted[0] else name.removeprefix("next_")
+    if given is not None and given.dim != t.dim:
+        raise ShapeError(f"{argument}: dims are {given.dim}, the result has {t.dim}")
+    if given is not None and given.dtype != t.dtype:
+        raise DTypeError(f"{argument}: dtype is {given.dtype}, the result has {t.dtype}")
+    if given is not None and given.overlaps:
+        raise ShapeError(f"{argument}: strides {given.stride} make elements share memory")
+
+
+def _labels(name: str, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Names for the outputs of an operation: those wanted, "_" for the others; alone, it keeps its name."""
+    from vlug.ops import OPERATIONS
+
+    ports = [o.rstrip("?") for o in OPERATIONS[name].outputs]
+    if len(ports) == 1:
+        return (wanted[0],)
+    return tuple(p if p in wanted else "_" for p in ports)

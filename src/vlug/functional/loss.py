@@ -1,0 +1,78 @@
+"""Eager calls: losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vlug.errors import BadInput
+from vlug.functional.base import (
+    Array,
+    args,
+    chain,
+    floats,
+    integers,
+    one,
+    ports_of,
+)
+from vlug.runtime import handle
+
+__all__ = ["cross_entropy", "cross_entropy_backward"]
+
+
+def cross_entropy(
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    out: Any = None,
+) -> Array:
+    """The loss of logits x (N, C, spatial…) against classes target (N, spatial…), int64.
+
+    reduction: mean (over the weights of the targets that count), sum, or none (a loss a position).
+    """
+    arrays = args(x=x, target=target, weight=weight)
+    _check_classes("cross_entropy", arrays, ignore_index)
+    at = _loss(reduction, ignore_index, label_smoothing)
+    return chain([("cross_entropy", ports_of("cross_entropy"), at)], arrays, {"loss": out}, ("loss",))[0]
+
+
+def cross_entropy_backward(
+    dloss: Any,
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    out: Any = None,
+) -> Array:
+    """dx of cross_entropy's dloss (a scalar, or one a position for reduction none)."""
+    arrays = args(dloss=dloss, x=x, target=target, weight=weight)
+    _check_classes("cross_entropy_backward", arrays, ignore_index)
+    return one("cross_entropy_backward", arrays, "dx", out, **_loss(reduction, ignore_index, label_smoothing))
+
+
+def _loss(reduction: str, ignore_index: int, label_smoothing: float) -> dict[str, Any]:
+    return {
+        "reduction": reduction,
+        **integers(ignore_index=ignore_index),
+        **floats(label_smoothing=label_smoothing),
+    }
+
+
+def _check_classes(name: str, arrays: Mapping[str, handle.Array], ignore_index: int) -> None:
+    target, x = arrays["target"], arrays["x"]
+    if target.dtype.name != "i64" or len(x.shape) < 2 or not target.size:
+        return  # inference says what is wrong
+    t, c = np.asarray(target.numpy(), np.int64), x.shape[1]
+    bad = (t != ignore_index) & ((t < 0) | (t >= c))
+    if bad.any():
+        allowed = f"0 to {c - 1} and {ignore_index} (ignored)"
+        raise BadInput(f"{name}: target holds {t[bad][0]}, allowed are {allowed}")

@@ -1,0 +1,29 @@
+"""The builder methods of Graph, one an operation, with cuDNN's names: written out to be found and typed."""
+
+from vlug.ops.builder.conv import ConvMethods
+from vlug.ops.builder.loss import LossMethods
+from vlug.ops.builder.matmul import MatmulMethods
+from vlug.ops.builder.norm import NormMethods
+from vlug.ops.builder.pointwise import PointwiseMethods
+from vlug.ops.builder.pool import PoolMethods
+from vlug.ops.builder.reduction import ReductionMethods
+from vlug.ops.builder.softmax import SoftmaxMethods
+
+__all__ = ["Methods"]
+
+
+class Methods(
+    ConvMethods,
+    LossMethods,
+    MatmulMethods,
+    NormMethods,
+    PointwiseMethods,
+    PoolMethods,
+    ReductionMethods,
+    SoftmaxMethods,
+):
+    """Builder methods over `call`. In each, `options` may hold names= and like= (see Graph.append).
+
+    Attributes of spatial dimensions are one int for all of them or one int each. padding= sets pre_padding
+    and post_padding alike.
+    """

@@ -1,0 +1,18 @@
+"""Random problem lines of every operation, from a seed: small, valid, odd sizes more often than round."""
+
+from vlug.testing_lines import conv, loss, matmul, norm, pointwise, pool, reduction, softmax
+from vlug.testing_lines.base import Line
+
+__all__ = ["LINES"]
+
+#: Operation name → a problem line for each seed.
+LINES: dict[str, Line] = {
+    **conv.LINES,
+    **loss.LINES,
+    **matmul.LINES,
+    **norm.LINES,
+    **pointwise.LINES,
+    **pool.LINES,
+    **reduction.LINES,
+    **softmax.LINES,
+}

@@ -1,0 +1,25 @@
+"""Random problem lines: sums and means."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+from vlug.testing_lines.base import Line, dims, shape
+
+__all__ = ["LINES"]
+
+
+def _reduction(name: str, seed: int) -> str:
+    r = random.Random(seed)
+    dim = shape(r, 1)
+    axes = sorted(r.sample(range(len(dim)), r.randint(1, len(dim))))
+    keep, mode = r.randint(0, 1), r.choice(["add", "mean"])
+    tail = f"axes={dims(*axes)} keepdim={keep} mode={mode}"
+    if name == "reduction":
+        return f"reduction x={dims(*dim)} {tail}"
+    y = [1 if i in axes else d for i, d in enumerate(dim) if keep or i not in axes]
+    return f"reduction_backward dy={dims(*y)} {tail} size={dims(*dim)}"
+
+
+LINES: dict[str, Line] = {n: partial(_reduction, n) for n in ("reduction", "reduction_backward")}

@@ -5,7 +5,7 @@ from vlug.testing_lines.base import Line
 
 __all__ = ["LINES"]
 
-#: Operation name → a problem line for each seed.
+#: Operation name → a random problem line.
 LINES: dict[str, Line] = {
     **conv.LINES,
     **loss.LINES,

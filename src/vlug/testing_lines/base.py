@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: A valid problem line from a seed.
-Line = Callable[[int], str]
+#: A valid problem line from a source of random numbers (a seeded one, or hypothesis's, which shrinks).
+Line = Callable[[random.Random], str]
 
 __all__ = ["Line", "Window", "dims", "random_window", "shape"]
 

@@ -12,8 +12,7 @@ from vlug.testing_lines.base import Line, dims, random_window
 __all__ = ["LINES"]
 
 
-def _conv(direction: str, seed: int) -> str:
-    r = random.Random(seed)
+def _conv(direction: str, r: random.Random) -> str:
     w = random_window(r, r.choice([1, 2, 2, 2, 2, 2, 3]), False)
     groups = r.choice([1, 1, 1, 2, 3, 5])
     n, c, k = r.choice([0, 1, 2, 3]), r.choice([0, 1, 1, 3, 5, 8, 17]), r.choice([0, 1, 2, 3, 7])

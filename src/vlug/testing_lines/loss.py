@@ -10,8 +10,7 @@ from vlug.testing_lines.base import Line, dims, shape
 __all__ = ["LINES"]
 
 
-def _cross_entropy(name: str, seed: int) -> str:
-    r = random.Random(seed)
+def _cross_entropy(name: str, r: random.Random) -> str:
     n, c, rest = r.randint(0, 5), r.randint(1, 9), shape(r)[:2]
     mode = r.choice(["mean", "sum", "none"])
     target = dims(n, *rest)

@@ -9,8 +9,7 @@ from vlug.testing_lines.base import Line, dims
 __all__ = ["LINES"]
 
 
-def _matmul(seed: int) -> str:
-    r = random.Random(seed)
+def _matmul(r: random.Random) -> str:
     m, n, k = (r.choice([0, 1, 2, 5, 16, 17, 33]) for _ in range(3))
     lead = [r.randint(1, 3) for _ in range(r.randint(0, 2))]
     both = [[1 if r.random() < 0.3 else d for d in lead[r.randint(0, len(lead)) :]] for _ in "ab"]

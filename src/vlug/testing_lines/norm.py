@@ -10,8 +10,7 @@ from vlug.testing_lines.base import Line, dims, shape
 __all__ = ["LINES"]
 
 
-def _norm(name: str, seed: int) -> str:
-    r = random.Random(seed)
+def _norm(name: str, r: random.Random) -> str:
     dim = [r.choice([0, 1, 2, 3]), r.choice([0, 1, 2, 5, 17, 35]), *shape(r)[:3]]
     x, c = dims(*dim), dim[1]
     maybe = [f"{p}={c}" for p in ("scale", "bias") if r.random() < 0.7]

@@ -10,22 +10,19 @@ from vlug.testing_lines.base import Line, dims, shape
 __all__ = ["LINES"]
 
 
-def _binary(name: str, seed: int) -> str:
-    r = random.Random(seed)
+def _binary(name: str, r: random.Random) -> str:
     dim = shape(r)
     a, b = ([1 if r.random() < 0.3 else d for d in dim[r.randint(0, len(dim)) :]] for _ in "ab")
     return f"{name} a={dims(*a)} b={dims(*b)}"
 
 
-def _bias(seed: int) -> str:
-    r = random.Random(seed)
+def _bias(r: random.Random) -> str:
     dim = shape(r, 1)
     axis = r.randrange(len(dim))
     return f"bias x={dims(*dim)} b={dim[axis]} axis={axis}"
 
 
-def _relu(name: str, seed: int) -> str:
-    r = random.Random(seed)
+def _relu(name: str, r: random.Random) -> str:
     x = dims(*shape(r))
     tail = r.choice(["", "negative_slope=0.1", "upper_clip=1.5", "lower_clip=-1.0", "negative_slope=-0.5"])
     return f"{name} {f'dy={x} ' if name != 'relu' else ''}x={x} {tail}"

@@ -13,8 +13,7 @@ from vlug.testing_lines.base import Line, dims, random_window
 __all__ = ["LINES"]
 
 
-def _pool(name: str, seed: int) -> str:
-    r = random.Random(seed)
+def _pool(name: str, r: random.Random) -> str:
     w = random_window(r, r.choice([1, 2, 2, 2, 3]), True)
     is_max = name.startswith("max")
     if not is_max:

@@ -10,8 +10,7 @@ from vlug.testing_lines.base import Line, dims, shape
 __all__ = ["LINES"]
 
 
-def _reduction(name: str, seed: int) -> str:
-    r = random.Random(seed)
+def _reduction(name: str, r: random.Random) -> str:
     dim = shape(r, 1)
     axes = sorted(r.sample(range(len(dim)), r.randint(1, len(dim))))
     keep, mode = r.randint(0, 1), r.choice(["add", "mean"])

@@ -11,8 +11,7 @@ from vlug.testing_lines.base import Line, dims, shape
 __all__ = ["LINES"]
 
 
-def _softmax(name: str, seed: int) -> str:
-    r = random.Random(seed)
+def _softmax(name: str, r: random.Random) -> str:
     dim = shape(r, 1)
     x = dims(*dim)
     ports = " ".join(f"{p}={x}" for p in OPERATIONS[name].inputs)

@@ -24,6 +24,8 @@ from vlug.engines.reference import evaluate
 from vlug.errors import ExecutionError, VlugError
 from vlug.graph import Graph
 from vlug.tensor import Tensor, channels_last_strides, contiguous_strides
+from vlug.testing_fills import FILLS, fill
+from vlug.testing_fills.base import held
 from vlug.testing_plain import plain
 
 if TYPE_CHECKING:
@@ -49,149 +51,12 @@ __all__ = [
 ]
 
 Array = NDArray[Any]
-FILLS = ("exact", "real", "edge")
-
 #: Notes of engines whose sums of integers are not exact: they get real numbers and a tolerance instead.
 INEXACT = frozenset({"winograd"})
 
 
 class Mismatch(VlugError, AssertionError):
     """An engine's result is not what the operation's definition gives; the message holds the problem line."""
-
-
-# --- fills ---
-def fill(graph: Graph, kind: str = "real", seed: int = 0) -> dict[str, Array]:
-    """Logical values of a graph's inputs: float64 that the tensor's dtype holds exactly, int64 for indices.
-
-    exact: small integers, hardly a zero among them, so that sums are exact in fp32 and no term hides.
-    real:  normal. edge: normal with inf, -inf, NaN, -0 and denormals strewn in the main input.
-
-    Inputs that belong together do: batch norm's statistics are those of x, softmax's y is a softmax, a
-    max-pool index lies in its window, classes are in range (with some ignored).
-    """
-    rng = np.random.default_rng(seed)
-    out: dict[str, Array] = {}
-    for t in graph.inputs:
-        out[t.name] = _numbers(t, kind, rng) if t.dtype.kind == "f" else np.zeros(t.dim, np.int64)
-    for node in graph:
-        _belong(graph, node.op, dict(zip(_ports(node.op), node.inputs)), out, kind, rng)
-    if kind == "edge":
-        for name in _edge_inputs(graph):
-            _strew(out[name], rng)
-    return {t.name: _held(out[t.name], t.dtype) if t.dtype.kind == "f" else out[t.name] for t in graph.inputs}
-
-
-def _numbers(t: Tensor, kind: str, rng: np.random.Generator) -> Array:
-    if kind == "exact":
-        values = rng.choice(np.array([-2.0, -1.0, 1.0, 2.0, 3.0]), t.dim)
-        return np.asarray(np.where(rng.random(t.dim) < 0.02, 0.0, values))
-    return rng.standard_normal(t.dim)
-
-
-def _held(a: Array, d: DType) -> Array:
-    """Float64 values rounded to what `d` holds."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(a.astype(d.numpy).astype(np.float64))
-
-
-def _ports(op: Any) -> list[str]:
-    return [p.rstrip("?") for p in op.inputs]
-
-
-def _belong(
-    g: Graph,
-    op: Any,
-    ports: dict[str, str | None],
-    out: dict[str, Array],
-    kind: str,
-    rng: np.random.Generator,
-) -> None:
-    """Replaces inputs of one operation that must fit the others (only those that come from outside)."""
-
-    def put(port: str, value: Any) -> None:
-        at = ports.get(port)
-        if at is not None and at in out:
-            out[at] = np.asarray(value).reshape(g.tensors[at].dim)
-
-    for port in ("running_var", "var"):
-        given = ports.get(port)
-        if given in out:
-            put(port, np.abs(out[given]) + 0.5)
-    if op.name == "batchnorm_backward":
-        x = ports["x"]
-        if x in out and out[x].size:
-            axes = tuple(i for i in range(out[x].ndim) if i != 1)
-            put("mean", out[x].mean(axis=axes))
-            put("inv_std", 1 / np.sqrt(out[x].var(axis=axes) + 1e-5))
-        else:
-            put("inv_std", np.abs(out.get(ports["inv_std"] or "", np.ones(0))) + 0.5)
-    elif op.name in ("softmax_backward", "log_softmax_backward") and ports["y"] in out:
-        y = out[ports["y"] or ""]
-        if y.size:
-            p = np.exp(y - y.max(axis=op.axis, keepdims=True))
-            p /= p.sum(axis=op.axis, keepdims=True)
-            put("y", p if op.name == "softmax_backward" else np.log(p))
-    elif op.name.startswith("cross_entropy"):
-        x_name, target = ports["x"] or "", ports["target"] or ""
-        if ports.get("weight") in out:
-            put("weight", np.abs(out[ports["weight"] or ""]) + 0.25)
-        if target in out:
-            dim = g.tensors[target].dim
-            classes = rng.integers(0, max(g.tensors[x_name].dim[1], 1), dim)
-            put("target", np.where(rng.random(dim) < 0.15, op.ignore_index, classes))
-        if ports.get("lse") in out and x_name in out:
-            logits = _held(out[x_name], g.tensors[x_name].dtype)
-            put("lse", np.log(np.exp(logits).sum(axis=1)))
-    elif op.name == "max_pool_backward" and ports["index"] in out:
-        put("index", _indices(op, g.tensors[ports["index"] or ""].dim, rng))
-
-
-def _indices(op: Any, dim: Sequence[int], rng: np.random.Generator) -> Array:
-    """For each window, a random one of the elements that it reaches (-1 if none)."""
-    index = np.zeros(dim, np.int64)
-    scale = 1
-    reached = np.ones(dim, bool)
-    for axis in reversed(range(len(op.size))):
-        h, p = op.size[axis], dim[axis + 2]
-        shape = [1] * len(dim)
-        shape[axis + 2] = p
-        start = (np.arange(p) * op.stride[axis] - op.pre_padding[axis]).reshape(shape)
-        at = np.full(dim, -1, np.int64)
-        for tap in rng.permutation(op.window[axis]):
-            here = np.broadcast_to(start + tap * op.dilation[axis], dim)
-            take = (here >= 0) & (here < h) & ((at < 0) | (rng.random(dim) < 0.5))
-            at = np.where(take, here, at)
-        reached &= at >= 0
-        index += at * scale
-        scale *= h
-    return np.where(reached, index, -1)
-
-
-#: Inputs that the edge fill strews with inf and NaN. Padding times inf is not defined (an engine may skip
-#: padding or multiply zeros), so wgrad gets them in x alone and the convolutions not in w.
-_EDGE_PORTS = {
-    "conv_fprop": ("x",), "conv_dgrad": ("dy",), "conv_wgrad": ("x",), "batchnorm_backward": ("dy",),
-    "softmax_backward": ("dy",), "log_softmax_backward": ("dy",), "cross_entropy": ("x",),
-    "cross_entropy_backward": ("x",), "batchnorm": ("x",), "batchnorm_inference": ("x",),
-}  # fmt: skip
-
-
-def _edge_inputs(graph: Graph) -> list[str]:
-    first = graph.nodes[0]
-    ports = _EDGE_PORTS.get(first.op.name)
-    named = zip(_ports(first.op), first.inputs)
-    return [n for p, n in named if n and graph.tensors[n].dtype.kind == "f" and (ports is None or p in ports)]
-
-
-def _strew(a: Array, rng: np.random.Generator) -> None:
-    if a.size == 0:
-        return
-    flat = a.reshape(-1)
-    special = np.array([np.inf, -np.inf, np.nan, -0.0, 0.0, 1e-40, -1e-40])
-    # few enough that most outputs stay finite
-    at = rng.permutation(flat.size)[: max(1, min(7, flat.size // 8))]
-    flat[at] = special[rng.permutation(7)[: at.size]]
-    a[...] = flat.reshape(a.shape)  # reshape may have copied
 
 
 # --- variants of a problem ---
@@ -304,10 +169,10 @@ def of_dtype(graph: Graph, kind: DType) -> Graph:
     Statistics (mean, inv_std, lse) stay in fp32 unless `kind` is f64.
     """
     first = graph.inputs[0].dtype
-    held = {"mean", "inv_std", "lse", "running_mean", "running_var", "var"}
+    kept = {"mean", "inv_std", "lse", "running_mean", "running_var", "var"}
 
     def change(t: Tensor) -> Tensor:
-        if t.dtype != first or (t.name in held and kind in (BF16, F16)):
+        if t.dtype != first or (t.name in kept and kind in (BF16, F16)):
             return t
         return replace(t, dtype=kind)
 
@@ -445,12 +310,12 @@ def compare(
         have = np.asarray(got[t.name]).astype(np.float64 if t.dtype.kind == "f" else np.int64)
         want = expected[t.name]
         if allowed is None or t.dtype.kind != "f":
-            rounded = _held(want, t.dtype) if t.dtype.kind == "f" else want
+            rounded = held(want, t.dtype) if t.dtype.kind == "f" else want
             wrong = ~((have == rounded) | (np.isnan(have) & np.isnan(rounded)))
         else:
             with np.errstate(invalid="ignore", over="ignore"):
                 near = np.abs(have - want) <= allowed[t.name]
-                rounded = _held(want, t.dtype)
+                rounded = held(want, t.dtype)
             same = (have == rounded) | (np.isnan(have) & np.isnan(rounded))
             wrong = ~np.where(np.isfinite(rounded), near, same)
         if np.any(wrong):
@@ -490,7 +355,7 @@ class Case:
 def _holds(graph: Graph, values: Mapping[str, Array]) -> bool:
     """Whether intermediates are exact in their dtypes, so that it is the same whether they are rounded."""
     return all(
-        np.array_equal(_held(values[t.name], t.dtype), values[t.name])
+        np.array_equal(held(values[t.name], t.dtype), values[t.name])
         for t in graph.virtuals
         if t.dtype.kind == "f"
     )

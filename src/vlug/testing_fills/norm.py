@@ -1,0 +1,39 @@
+"""Fills of normalisations: statistics that are those of x."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vlug.testing_fills.base import Fit, Inputs
+
+__all__ = ["EDGES", "FITS"]
+
+
+def positive(at: Inputs, *ports: str) -> None:
+    """Variances, and what else must be above 0."""
+    for port in ports:
+        given = at.get(port)
+        if given is not None:
+            at.put(port, np.abs(given) + 0.5)
+
+
+def _batchnorm_backward(at: Inputs) -> None:
+    x = at.get("x")
+    if x is None or not x.size:
+        positive(at, "inv_std")
+        return
+    axes = tuple(i for i in range(x.ndim) if i != 1)
+    at.put("mean", x.mean(axis=axes))
+    at.put("inv_std", 1 / np.sqrt(x.var(axis=axes) + 1e-5))
+
+
+FITS: dict[str, Fit] = {
+    "batchnorm": lambda at: positive(at, "running_var"),
+    "batchnorm_inference": lambda at: positive(at, "var"),
+    "batchnorm_backward": _batchnorm_backward,
+}
+EDGES: dict[str, tuple[str, ...]] = {
+    "batchnorm": ("x",),
+    "batchnorm_inference": ("x",),
+    "batchnorm_backward": ("dy",),
+}

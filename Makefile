@@ -5,11 +5,12 @@ ARGS ?=
 # Processes that the tests are spread over, file by file: a crash of one costs a test, not the run.
 WORKERS ?= 2
 
-.PHONY: help env test test-all check demo bench clean
+.PHONY: help env test test-all check demo bench fuzz clean
 help:
 	@echo "make demo      train a small network on real images, with and without vlug (minutes)"
 	@echo "make test      the test suite, against the built wheel"
 	@echo "make test-all  the suite again, on the oldest supported dependencies"
+	@echo "make fuzz      random problems of every operation on every engine, for an hour (ARGS=\"--seconds 60\")"
 	@echo "make bench     ResNet-50's layers against stock PyTorch"
 	@echo "make check     lint, types, layers, docs: what a commit must pass"
 	@echo "make env       only the environment (PYTHON=... chooses the Python)"
@@ -24,6 +25,9 @@ test: env
 
 test-all: env
 	@$(PY) -m nox $(ARGS)
+
+fuzz: env
+	@$(PY) scripts/fuzz $(ARGS)
 
 check: env
 	@$(PY) scripts/check $(ARGS)

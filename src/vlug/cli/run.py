@@ -15,6 +15,7 @@ from vlug.engines.reference import evaluate
 from vlug.graph import Graph
 from vlug.heuristics import roofline
 from vlug.runtime import device, handle, threads
+from vlug.testing_trial import PLAN, VARIANT_NAMES, Trial
 from vlug.tune import measure
 
 
@@ -28,12 +29,36 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--warm", action="store_true", help="do not empty the caches before each timed call")
     p.add_argument("--budget", type=seconds, default=0.5, metavar="S", help="seconds to time (default 0.5)")
     p.add_machine()
+    strict = p.add_argument_group("strict", "hold it to its definition, in guarded memory")
+    strict.add_argument("--strict", choices=testing.FILLS, help="which numbers")
+    strict.add_argument("--seed", type=int, default=0, metavar="N", help="where the numbers come from")
+    strict.add_argument("--dtype", default="", metavar="D", help="replaces the line's")
+    strict.add_argument("--variant", choices=VARIANT_NAMES, default="plain", help="layout of the tensors")
+    strict.add_argument("--at", choices=("start", "end"), default="end", help="guard page to lie at")
     args = p.parse_args(argv)
     graph = graph_of(args.line)
+    if args.strict:
+        return _strict(args)
     with applied(args):
         data = run(graph, args.engine, not args.no_check, not args.warm, args.budget)
     emit(args, data, describe(data))
     return 0 if all(e["good"] for e in data["errors"].values()) else 1
+
+
+def _strict(args: Any) -> int:
+    """One trial: refused or right."""
+    trial = Trial(
+        " ".join(args.line), args.engine or PLAN, args.strict, args.seed, args.dtype, args.variant,
+        args.isa or "", args.threads or 1, args.at,
+    )  # fmt: skip
+    try:
+        why = trial.run()
+    except testing.Mismatch as e:
+        emit(args, {"trial": trial.words, "good": False, "why": str(e)}, f"WRONG: {e}")
+        return 1
+    text = f"{trial.graph.line}\n  refused: {why}" if why else f"{trial.graph.line}\n  right"
+    emit(args, {"trial": trial.words, "good": True, "refused": why}, text)
+    return 0
 
 
 def run(graph: Graph, engine: str | None, check: bool, cold: bool, budget: float) -> dict[str, Any]:

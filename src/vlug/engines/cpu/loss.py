@@ -75,7 +75,7 @@ class CrossEntropyEngine(Engine):
             outer = [a for a in outer if a is not dense[0]]
             NB = min(max(N, 1), COLUMNS)
             blocks = product(outer) * -(-N // NB)
-            values |= {"N": N, "NB": NB, "sums": blocks, **parts(blocks, nbytes)}
+            values |= {"N": N, "NB": NB, "sums": 2 * blocks, **parts(blocks, nbytes)}
         else:
             N = 1
             constants |= {"unit": unit, "short": 4 * ALL[device.isa].lanes >= C}

@@ -172,7 +172,7 @@ def of_dtype(graph: Graph, kind: DType) -> Graph:
     kept = {"mean", "inv_std", "lse", "running_mean", "running_var", "var"}
 
     def change(t: Tensor) -> Tensor:
-        if t.dtype != first or (t.name in kept and kind in (BF16, F16)):
+        if t.dtype != first or not first.is_float or (t.name in kept and kind in (BF16, F16)):
             return t
         return replace(t, dtype=kind)
 

@@ -25,6 +25,7 @@ ORDER: tuple[str, ...] = (
     "cpu.pool:PoolEngine",
     "cpu.softmax:SoftmaxEngine",
     "cpu.loss:CrossEntropyEngine",
+    "cpu.dropout:DropoutEngine",
     "cpu.pointwise:PointwiseEngine",
     "cpu.reduction:ReductionEngine",
     "reference:Reference",

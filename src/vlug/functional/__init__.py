@@ -10,6 +10,7 @@ an input is.
 """
 
 from vlug.functional.conv import conv2d, conv2d_backward
+from vlug.functional.dropout import dropout, dropout_backward, rng
 from vlug.functional.loss import cross_entropy, cross_entropy_backward
 from vlug.functional.norm import batch_norm, batch_norm_backward, batch_norm_training
 from vlug.functional.pointwise import add, mul, relu, relu_backward
@@ -29,6 +30,8 @@ __all__ = [
     "conv2d_backward",
     "cross_entropy",
     "cross_entropy_backward",
+    "dropout",
+    "dropout_backward",
     "linear",
     "linear_backward",
     "log_softmax",
@@ -41,6 +44,7 @@ __all__ = [
     "mul",
     "relu",
     "relu_backward",
+    "rng",
     "softmax",
     "softmax_backward",
     "sum",

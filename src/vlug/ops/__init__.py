@@ -1,6 +1,17 @@
 """What operations mean, nothing of how: importing this package registers every one of them."""
 
-from vlug.ops import conv, loss, matmul, norm, pointwise, pool, reduction, softmax
+from vlug.ops import conv, dropout, loss, matmul, norm, pointwise, pool, reduction, softmax
 from vlug.ops.base import OPERATIONS
 
-__all__ = ["OPERATIONS", "conv", "loss", "matmul", "norm", "pointwise", "pool", "reduction", "softmax"]
+__all__ = [
+    "OPERATIONS",
+    "conv",
+    "dropout",
+    "loss",
+    "matmul",
+    "norm",
+    "pointwise",
+    "pool",
+    "reduction",
+    "softmax",
+]

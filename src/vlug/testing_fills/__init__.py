@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from vlug.graph import Graph
-from vlug.testing_fills import conv, loss, norm, pool, rows
+from vlug.testing_fills import conv, dropout, loss, norm, pool, rows
 from vlug.testing_fills.base import Array, Fit, Inputs, held, numbers, strew
 
 __all__ = ["FILLS", "fill"]
@@ -17,6 +17,7 @@ __all__ = ["FILLS", "fill"]
 FILLS = ("exact", "real", "edge")
 
 FITS: dict[str, Fit] = {
+    **dropout.FITS,
     **loss.FITS,
     **norm.FITS,
     **pool.FITS,
@@ -25,6 +26,7 @@ FITS: dict[str, Fit] = {
 #: Inputs that the edge fill strews with inf and NaN, where it is not all of them.
 EDGES: dict[str, tuple[str, ...]] = {
     **conv.EDGES,
+    **dropout.EDGES,
     **loss.EDGES,
     **norm.EDGES,
     **rows.EDGES,

@@ -1,6 +1,6 @@
 """Random problem lines of every operation, from a seed: small, valid, odd sizes more often than round."""
 
-from vlug.testing_lines import conv, loss, matmul, norm, pointwise, pool, reduction, softmax
+from vlug.testing_lines import conv, dropout, loss, matmul, norm, pointwise, pool, reduction, softmax
 from vlug.testing_lines.base import Line
 
 __all__ = ["LINES"]
@@ -8,6 +8,7 @@ __all__ = ["LINES"]
 #: Operation name → a random problem line.
 LINES: dict[str, Line] = {
     **conv.LINES,
+    **dropout.LINES,
     **loss.LINES,
     **matmul.LINES,
     **norm.LINES,

@@ -1,6 +1,7 @@
 """The builder methods of Graph, one an operation, with cuDNN's names: written out to be found and typed."""
 
 from vlug.ops.builder.conv import ConvMethods
+from vlug.ops.builder.dropout import DropoutMethods
 from vlug.ops.builder.loss import LossMethods
 from vlug.ops.builder.matmul import MatmulMethods
 from vlug.ops.builder.norm import NormMethods
@@ -14,6 +15,7 @@ __all__ = ["Methods"]
 
 class Methods(
     ConvMethods,
+    DropoutMethods,
     LossMethods,
     MatmulMethods,
     NormMethods,

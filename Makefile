@@ -21,6 +21,7 @@ env:
 
 # The tests import the installed wheel: src/ is on nobody's path, and a test holds that.
 test: env
+	@scripts/qemu
 	@EXPECT_WHEEL=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: env

@@ -62,7 +62,7 @@ def test_a_containers_quota(monkeypatch, files, cores):
 def test_features_decide():
     for isa, needs in device.ISA_NEEDS.items():
         best = device.best_isa(frozenset(needs))
-        assert best == {"avx2": "avx2", "neon": "none"}.get(isa, "avx512")
+        assert best == {"avx2": "avx2", "neon": "neon"}.get(isa, "avx512")
     assert device.best_isa(frozenset(device.ISA_NEEDS["avx512"]) - {"avx512dq"}) == "avx2"
     assert device.best_isa(frozenset()) == "none"
     assert device.best_isa(frozenset(device.ISA_NEEDS["amx"]), cap="avx2") == "avx2"

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -43,6 +44,7 @@ class Compiled:
     shared: Formula  # formula of the shared workspace's bytes
     part: Formula  # formula of each part's
     function: Any = field(repr=False, compare=False, default=None)
+    object: bytes = field(repr=False, compare=False, default=b"")  # where it is not loaded: its code
 
     def args(self, values: Mapping[str, int | float]) -> Any:
         """The int64 array of arguments; floats go as the bits of a double."""
@@ -223,10 +225,23 @@ def _emit_text(text: str, isa: ISA) -> bytes:
 _Object = tuple[dict[str, Any], bytes]
 
 
+_emitting: ContextVar[bool] = ContextVar("emitting", default=False)
+
+
+@contextmanager
+def emitting() -> Iterator[None]:
+    """Programs made inside are not loaded, whatever their ISA: `Compiled.object` holds their code."""
+    token = _emitting.set(True)
+    try:
+        yield
+    finally:
+        _emitting.reset(token)
+
+
 def _stored(key: str, isa: ISA, make: Callable[[], _Object]) -> _Object:
     """An object and its description, from the cache directory or made now and kept there."""
     missing = sorted(set(isa.needs) - cpu_features())
-    if missing:
+    if missing and not _emitting.get():
         raise NotSupported(f"this machine cannot run {isa.name} code: it lacks {', '.join(missing)}")
     found = objects.load(key)
     if found is not None and found[0].get("needs") == list(isa.needs):
@@ -297,7 +312,7 @@ def compiled(build: Build, isa: ISA, **constants: Any) -> Compiled:
     `build` is a module-level function; constants are plain values, and whatever shapes the code must be among
     them or in the source files beside it.
     """
-    key = (build, isa.name, tuple(sorted(constants.items())))
+    key = (build, isa.name, tuple(sorted(constants.items())), _emitting.get())
     found = _loaded.get(key)
     if found is not None:
         return found
@@ -316,6 +331,9 @@ def _make(build: Build, isa: ISA, constants: Mapping[str, Any]) -> Compiled:
 
     name = _symbol(build)
     meta, obj = _stored(object_key(build, isa, constants), isa, make)
+    if _emitting.get():
+        formulas = tuple(meta["shared"]), tuple(meta["part"])
+        return Compiled(name, 0, tuple(meta["args"]), meta["tensors"], *formulas, None, obj)
     address = load(obj, [name])[name]
     return Compiled(name, address, tuple(meta["args"]), meta["tensors"], tuple(meta["shared"]),
                     tuple(meta["part"]), PROTOTYPE(address))

@@ -40,7 +40,7 @@ ISA_NEEDS: dict[str, tuple[str, ...]] = {
 }
 
 #: Instruction sets that CPU kernels are generated for today.
-KERNEL_ISAS = ("avx2", "avx512")
+KERNEL_ISAS = ("avx2", "avx512", "neon")
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["ConvWgrad"]
 
 _DTYPES = ("f32", "bf16", "f16")
-_LANES = {"avx2": 8, "avx512": 16}
-_ROWS = {8: 4, 16: 8}  # MR by lanes: sums, two or three vectors and a broadcast stay in registers
+_LANES = {"avx2": 8, "avx512": 16, "neon": 4}
+_ROWS = {4: 4, 8: 4, 16: 8}  # MR by lanes, at most those: sums, vectors and a broadcast stay in registers
 _BUDGET = 4 << 20  # bytes of partial sums
 _DY_PANEL = 256 << 10  # bytes of a panel of dy
 

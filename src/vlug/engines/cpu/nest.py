@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vlug.codegen import jit
 from vlug.codegen.isa import ALL
 from vlug.engines.base import NativeProgram
+from vlug.runtime.device import KERNEL_ISAS
 
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
@@ -77,7 +78,7 @@ def channel_parts(C: int, nbytes: int) -> dict[str, int]:
 
 def no_kernels(device: CpuDevice) -> str | None:
     """Why nothing can be compiled for the device, if so."""
-    if device.isa in ("avx2", "avx512"):
+    if device.isa in KERNEL_ISAS:
         return None
     return f"no kernels are generated for {device.isa} yet"
 

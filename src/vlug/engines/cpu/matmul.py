@@ -19,7 +19,7 @@ __all__ = ["Matmul"]
 
 _DTYPES = ("f32", "bf16", "f16")
 _LANES = {"avx2": 8, "avx512": 16, "neon": 4}
-# MR of a tile two vectors wide, by lanes: at most those (a row of a panel is a vector); the second for few rows
+# MR of a tile two vectors wide by lanes, at most those: a panel's row is one vector; the second for few rows
 _ROWS = {4: (4, 2), 8: (6, 4), 16: (14, 8)}
 _LEADING = 3
 _UNITS = 16  # parts that a large product is cut in at the least

@@ -270,10 +270,10 @@ time.sleep(0.5)
 def test_signatures_are_torchs() -> None:
     """Kinds and results follow PyTorch's own schemas."""
     letters = {
-        "Tensor": "TM", "Tensor?": "OR", "int[]": "I", "SymInt[]": "I", "int": "i", "SymInt": "s",
-        "bool": "bx", "float": "d", "bool[]": "B", "Scalar": "S", "int?": "P", "ScalarType?": "L",
-        "ScalarType": "t",
-        "int[]?": "J", "SymInt[]?": "J", "Scalar?": "",
+        "Tensor": "TM", "Tensor?": "OR", "int[]": "I", "SymInt[]": "I", "int": "i", "SymInt": "is",
+        "bool": "bx", "float": "dv", "bool[]": "BC", "Scalar": "S", "int?": "P", "ScalarType?": "L",
+        "ScalarType": "t", "MemoryFormat?": "L", "MemoryFormat": "t", "str": "a", "bool?": "o", "float?": "D",
+        "int[]?": "J", "SymInt[]?": "J", "Scalar?": "F", "Tensor[]": "NE",
     }  # fmt: skip
     for op in OPERATORS:
         name, _, overload = op.name.partition(".")
@@ -297,8 +297,8 @@ def test_registers() -> None:
     pool = layout(BY_NAME["max_pool2d_with_indices"])
     assert pool.words[1] == (4, 5)
     norm = layout(BY_NAME["native_batch_norm"])
-    assert [norm.types[i] for (i,) in norm.words[6:]] == ["f", "f"]
-    assert layout(BY_NAME["relu_"]).result == -1
+    assert [norm.shape.types[i] for (i,) in norm.words[6:]] == ["f", "f"]
+    assert layout(BY_NAME["relu_"]).shape.gives == "first"
 
 
 def test_deny_names() -> None:

@@ -1,10 +1,11 @@
 """Native adapters: what PyTorch's dispatcher calls in place of its own CPU kernels, as LLVM IR.
 
-An operator gets two functions. `unboxed` has the C++ signature of stock's kernel; `boxed` takes the
-interpreter's stack (TorchScript, `torch.ops`, dispatch modes). Both flatten the call into words, make its
-key, look it up (`control.py`) and, where there is a plan, allocate the outputs and run it: no Python, no
-GIL. In every other case they tail-call stock's kernel with the very words that came: errors, dtypes and
-layouts that we do not take are stock's to answer, and nothing of ours is left on the call stack.
+There is one `unboxed` adapter for each shape of C++ signatures (`sysv.py`) and one `boxed` for the
+interpreter's stack (TorchScript, `torch.ops`, dispatch modes). The dispatcher hands each the address of its
+operator's part of the control block, which says what the arguments are. They make the call's key, look it up
+(`control.py`) and, where there is a plan, allocate the outputs and run it: no Python, no GIL. In every other
+case they tail-call stock's kernel with the very words that came: errors, dtypes and layouts that we do not
+take are stock's to answer, and nothing of ours is left on the call stack.
 
 All addresses come as symbols when the object is loaded, so the object can be stored. Values are int64; an
 address is one too, and `load(a, i)` reads word i behind it.
@@ -12,62 +13,67 @@ address is one too, and `load(a, i)` reads word i behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.ir as ir
 
+from vlug.frontends.torch.adapter_arguments import MAX_LIST, BoxedArguments, UnboxedArguments
 from vlug.frontends.torch.control import (
     ASK_THREAD,
     CONTROL,
     DENIED,
     ENTRY,
-    FIRST_OP,
+    GIVES,
     IS_OUTPUT,
+    IS_SCALAR,
     IS_WRITTEN,
     MAX_KEY,
     MAX_OUTER,
     MAX_RANK,
+    MAX_RESULTS,
+    MAX_SCALARS,
     ON,
     OP,
     OUTPUT_WORDS,
 )
-from vlug.frontends.torch.ir_function import I32, I64, VOID, Function
+from vlug.frontends.torch.ir_function import F64, I32, I64, VOID, Function
 from vlug.frontends.torch.names import BLOCK, ENTRIES
-from vlug.frontends.torch.operators import OPERATORS, TENSOR_KINDS, Operator
-from vlug.frontends.torch.sysv import layout
+from vlug.frontends.torch.operators import KINDS, OPERATORS, Operator
+from vlug.frontends.torch.sysv import Shape, shapes
 
 __all__ = ["build"]
 
 #: A key that cannot be made (too long, an undefined tensor): stock serves.
 _OVER = 1 << 20
-_MAX_LIST = 8
-#: Tags of c10::IValue (checked by the canary): what may lie on the interpreter's stack.
-_NONE, _TENSOR, _DOUBLE, _INT, _BOOL, _LIST = 0, 1, 3, 5, 10, 14
-#: Tags of c10::Scalar.
-_SCALAR_DOUBLE, _SCALAR_INT, _SCALAR_BOOL = 0, 1, 4
-#: std::vector<IValue> inside c10::ListImpl, after the vtable and the reference counts.
-_LIST_BEGIN = 2
+#: What a call comes to: a plan was run; stock serves by decision; stock serves and no entry counts it.
+_STOCK, _TAKEN, _UNCOUNTED = 0, 1, 2
+#: A call's frame, in words: its key, its tensors, its scalars that are not in the key.
+_TENSORS = MAX_KEY + 8
+_SCALARS = _TENSORS + MAX_OUTER
+_FRAME = _SCALARS + 2 * MAX_SCALARS
+#: Most tensors in a list that is taken one at a time.
+_MAX_EACH = 1 << 14
 
 
 class _Adapters:
-    """The module: shared functions, then each operator's three."""
+    """The module: what all calls share, then the adapters."""
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self.m = ir.Module("vlug_torch")
         self.block = ir.GlobalVariable(self.m, I64, BLOCK)
         self.block.linkage = "external"
         self.shims: dict[str, ir.Function] = {}
+        self.release = self._release()
+        self.drop = self._drop()
         self.key_tensor = self._key_tensor()
         self.key_list = self._key_list()
         self.find = self._find()
         self.serve = self._serve()
         self.wanted = self._wanted()
-        self.drop = self._drop()
-        entries = []
-        for number, op in enumerate(operators):
-            core = self._core(op, number)
-            entries += [self._unboxed(op, number, core), self._boxed(op, number, core)]
+        entries = [self._boxed(self._call(BoxedArguments()))]
+        call = self._call(UnboxedArguments())
+        entries += [self._unboxed(shape, i, call) for i, shape in enumerate(shapes(operators))]
         pointer = ir.IntType(8).as_pointer()
         table = ir.ArrayType(pointer, len(entries))
         g = ir.GlobalVariable(self.m, table, ENTRIES)
@@ -85,9 +91,6 @@ class _Adapters:
 
     def control(self, f: Function, name: str) -> Any:
         return f.load(f.b.ptrtoint(self.block, I64), CONTROL[name])
-
-    def operator_words(self, f: Function, number: int) -> Any:
-        return f.word(f.b.ptrtoint(self.block, I64), FIRST_OP + len(OP) * number)
 
     # --- keys ---
     def _key_tensor(self) -> Function:
@@ -123,7 +126,7 @@ class _Adapters:
         f = self.function("key_list", "iiii")
         values, n, key, at = f.args
         odd = f.b.or_(
-            f.b.icmp_unsigned(">", n, I64(_MAX_LIST)),
+            f.b.icmp_unsigned(">", n, I64(MAX_LIST)),
             f.b.icmp_unsigned(">=", f.b.add(at, n), I64(MAX_KEY)),
         )
         f.exit_if(odd, _OVER)
@@ -184,19 +187,21 @@ class _Adapters:
 
     # --- running a plan ---
     def _serve(self) -> Function:
-        """(entry, tensors, outs, results) → 1: done, outs holds the TensorImpls; 0: nothing was done."""
+        """(entry, frame, outs, results) → 1: done, outs holds the TensorImpls; 0: nothing was done."""
         f = self.function("serve", "iiii")
-        entry, tensors, outs, results = f.args
+        entry, frame, outs, results = f.args
+        tensors, scalars = f.word(frame, _TENSORS), f.word(frame, _SCALARS)
         b = f.b
         undefined = self.control(f, "undefined")
         delete = self.shim("aoti_torch_delete_tensor_object", "i")
         mutable = self.shim("torch_get_mutable_data_ptr", "ii")
-        data, tmp, made = f.words(4), f.words(1), f.words(1)
+        const = self.shim("torch_get_const_data_ptr", "ii")
+        data, tmp, made = f.words(MAX_RESULTS), f.words(1), f.words(1)
         outer = f.words(MAX_OUTER)
         fail, ready = f.block("fail"), f.block("ready")
         f.store(0, made)
         shapes = f.load(entry, ENTRY["outputs"])
-        for r in range(3):
+        for r in range(MAX_RESULTS):
             b_next = f.block()
             f.go_if(b.icmp_unsigned("<=", results, I64(r)), ready)
             shape = f.word(shapes, OUTPUT_WORDS * r)
@@ -227,14 +232,20 @@ class _Adapters:
                 with new:
                     f.store(f.load(data, which), slot)
                 with old:
-                    tensor = f.load(tensors, which)
-                    written = b.icmp_unsigned("!=", b.and_(code, I64(IS_WRITTEN)), I64(0))
+                    known = b.icmp_unsigned("!=", b.and_(code, I64(IS_SCALAR)), I64(0))
                     rc = f.entry.alloca(I32)
-                    with b.if_else(written) as (w, c):
-                        with w:
-                            b.store(f.call(mutable, tensor, slot), rc)
-                        with c:
-                            b.store(f.call(self.shim("torch_get_const_data_ptr", "ii"), tensor, slot), rc)
+                    with b.if_else(known) as (number, tensor):
+                        with number:
+                            f.store(f.word(scalars, which), slot)
+                            b.store(I32(0), rc)
+                        with tensor:
+                            written = b.icmp_unsigned("!=", b.and_(code, I64(IS_WRITTEN)), I64(0))
+                            given = f.load(tensors, which)
+                            with b.if_else(written) as (w, c):
+                                with w:
+                                    b.store(f.call(mutable, given, slot), rc)
+                                with c:
+                                    b.store(f.call(const, given, slot), rc)
                     f.go_if(b.icmp_unsigned("!=", b.load(rc), I32(0)), fail)
         run, plan = self.control(f, "runner"), f.load(entry, ENTRY["plan"])
         code = f.call(run, plan, outer, self.control(f, "env"))
@@ -242,16 +253,13 @@ class _Adapters:
         b.ret(I64(1))
         b.position_at_end(fail)
         with f.loop(f.load(made)) as r:
-            f.call(self._drop_one(), f.load(outs, r))
+            f.call(self.release, f.load(outs, r))
         b.ret(I64(0))
         f.done()
         return f
 
-    def _drop_one(self) -> ir.Function:
+    def _release(self) -> Function:
         """Release one reference to a counted object (a tensor, a list): as at::Tensor's destructor does."""
-        for f in self.m.functions:
-            if f.name == "release":
-                return f
         f = self.function("release", "i", result=VOID)
         handle = f.words(1)
         f.call(self.shim("aoti_torch_new_uninitialized_tensor", "i"), handle)
@@ -259,7 +267,7 @@ class _Adapters:
         f.call(self.shim("aoti_torch_delete_tensor_object", "i"), f.load(handle))
         f.b.ret_void()
         f.done()
-        return f.f
+        return f
 
     def _drop(self) -> Function:
         """(first value, how many): release what values of the interpreter's stack hold."""
@@ -267,9 +275,8 @@ class _Adapters:
         first, n = f.args
         with f.loop(n) as i:
             value = f.b.add(first, f.b.shl(i, I64(4)))
-            tag = f.load32(f.word(value, 1))
-            with f.b.if_then(f.b.or_(f.eq(tag, _TENSOR), f.eq(tag, _LIST))):
-                f.call(self._drop_one(), f.load(value), result=VOID)
+            with f.b.if_then(BoxedArguments.counted(f, f.load32(f.word(value, 1)))):
+                f.call(self.release, f.load(value))
         f.b.ret_void()
         f.done()
         return f
@@ -288,258 +295,271 @@ class _Adapters:
         f.done()
         return f
 
-    # --- one operator ---
-    def _core(self, op: Operator, number: int) -> Function:
-        """(flat arguments, outs) → 1: a plan was run, 0: stock by decision, 2: stock, no entry counts it."""
-        f = self.function(f"core_{op.symbol}", "ii")
-        slots, outs = f.args
+    # --- a call ---
+    def _call(self, arguments: UnboxedArguments | BoxedArguments) -> Function:
+        """(operator's part, where the arguments are, outs) → what it came to."""
+        make = self._make(arguments)
+        one = self._one(arguments, make)
+        every = self._every(arguments, make)
+        f = self.function(f"call_{arguments.name}", "iii")
+        mine, source, outs = f.args
         b = f.b
-        key, tensors = f.words(MAX_KEY + 2), f.words(max(1, op.tensors))
-        tmp = f.words(2)
-        epoch = self.control(f, "epoch")
-        f.store(b.or_(b.shl(epoch, I64(16)), I64(number)), key)
-        at: Any = I64(1)
+        result = f.entry.alloca(I64)
+        lists = f.eq(f.load(mine, OP["gives"]), GIVES.index("nothing"))
+        with b.if_else(lists) as (many, single):
+            with many:
+                b.store(f.call(every, mine, source), result)
+            with single:
+                b.store(f.call(one, mine, source, outs), result)
+        code = b.load(result)
+        with b.if_then(f.eq(code, _UNCOUNTED), likely=False):
+            f.count(mine, OP["stock_calls"])
+        b.ret(code)
+        f.done()
+        return f
 
-        def push(value: Any) -> None:
-            nonlocal at
-            one = f.words(1)
-            f.store(value, one)
-            f.store(f.load(one), key, b.select(b.icmp_unsigned("<", at, I64(MAX_KEY)), at, I64(MAX_KEY)))
-            at = b.add(at, I64(1))
-
-        def either(condition: Any, then: Callable[[Any], Any]) -> None:
-            """`then` makes the next key position from this; where the condition fails, one word -1 stands."""
-            nonlocal at
-            start = at
-            f.store(-1, key, b.select(b.icmp_unsigned("<", at, I64(MAX_KEY)), at, I64(MAX_KEY)))
-            f.store(b.add(at, I64(1)), tmp)
-            with b.if_then(condition):
-                f.store(then(start), tmp)
-            at = f.load(tmp)
-
-        tensor = 0
-        for kind, word in zip(op.kinds, op.offsets):
-            value = f.load(slots, word)
-            if kind in "TM":
-                f.store(value, tensors, tensor)
-                at = f.call(self.key_tensor, value, key, at)
-            elif kind in "OR":
-                f.store(0, tensors, tensor)
-                here = f.word(tensors, tensor)
-
-                def present(start: Any, value: Any = value, here: Any = here) -> Any:
-                    f.store(value, here)
-                    return f.call(self.key_tensor, value, key, start)
-
-                given = f.call(self._defined(), value)
-                either(b.icmp_unsigned("!=", given, I64(0)), present)
-            elif kind == "I":
-                at = f.call(self.key_list, value, f.load(slots, word + 1), key, at)
-            elif kind == "J":
-                n = f.load(slots, word + 1)
-
-                def listed(start: Any, value: Any = value, n: Any = n) -> Any:
-                    return f.call(self.key_list, value, n, key, start)
-
-                either(b.icmp_signed(">=", n, I64(0)), listed)
-            elif kind in "SP":
-                push(value)
-                push(f.load(slots, word + 1))
-            elif kind != "x":
-                push(value)
-            tensor += kind in TENSOR_KINDS
-        f.exit_if(b.icmp_unsigned(">=", at, I64(MAX_KEY)), 2)
-        entry = f.call(self.find, I64(number), key, at)
-        f.exit_if(f.eq(entry, 0), 2)
+    def _one(self, arguments: UnboxedArguments | BoxedArguments, make: Function) -> Function:
+        """A call that is one problem."""
+        f = self.function(f"one_{arguments.name}", "iii")
+        mine, source, outs = f.args
+        b = f.b
+        frame = f.words(_FRAME)
+        n = f.call(make, mine, source, I64(0), frame)
+        f.exit_if(b.icmp_unsigned(">=", n, I64(MAX_KEY)), _UNCOUNTED)
+        entry = f.call(self.find, f.load(mine, OP["number"]), frame, n)
+        f.exit_if(f.eq(entry, 0), _UNCOUNTED)
         f.count(entry, ENTRY["calls"])
-        f.exit_if(b.icmp_unsigned("!=", f.load(entry, ENTRY["passed"]), I64(0)), 0)
-        ok = f.call(self.serve, entry, tensors, outs, I64(op.results))
+        f.exit_if(b.icmp_unsigned("!=", f.load(entry, ENTRY["passed"]), I64(0)), _STOCK)
+        ok = f.call(self.serve, entry, frame, outs, f.load(mine, OP["results"]))
         with b.if_then(f.eq(ok, 0), likely=False):
-            f.count(self.operator_words(f, number), OP["failed"])
+            f.count(mine, OP["failed"])
         b.ret(ok)
         f.done()
         return f
 
-    def _defined(self) -> ir.Function:
-        """(tensor or 0) → 1 if it is there and defined."""
-        for g in self.m.functions:
-            if g.name == "defined":
-                return g
-        f = self.function("defined", "i")
-        f.exit_if(f.eq(f.args[0], 0), 0)
-        same = f.eq(f.load(f.args[0]), self.control(f, "undefined"))
-        f.b.ret(f.b.select(same, I64(0), I64(1)))
-        f.done()
-        return f.f
+    def _every(self, arguments: UnboxedArguments | BoxedArguments, make: Function) -> Function:
+        """A call that is a problem for each place in its lists: all are taken, or stock serves the call.
 
-    def _gate(self, f: Function, number: int, stock: Any) -> None:
+        `decide` takes care that no plan can fail; should one do so after others have written, a call of
+        stock's that must raise is all that is left.
+        """
+        f = self.function(f"every_{arguments.name}", "ii")
+        mine, source = f.args
+        b = f.b
+        frame, outs = f.words(_FRAME), f.words(MAX_RESULTS)
+        length = arguments.length(f, mine, source)
+        f.exit_if(b.icmp_unsigned(">", b.sub(length, I64(1)), I64(_MAX_EACH - 1)), _UNCOUNTED)
+        entries = b.ptrtoint(b.alloca(I64, length), I64)
+        number = f.load(mine, OP["number"])
+        with f.loop(length) as i:
+            n = f.call(make, mine, source, i, frame)
+            f.exit_if(b.icmp_unsigned(">=", n, I64(MAX_KEY)), _UNCOUNTED)
+            entry = f.call(self.find, number, frame, n)
+            f.exit_if(f.eq(entry, 0), _UNCOUNTED)
+            with b.if_then(b.icmp_unsigned("!=", f.load(entry, ENTRY["passed"]), I64(0))):
+                f.count(entry, ENTRY["calls"])
+                b.ret(I64(_STOCK))
+            f.store(entry, entries, i)
+        f.count(f.load(entries), ENTRY["calls"])  # a call counts once, at the first tensors
+        with f.loop(length) as i:
+            f.call(make, mine, source, i, frame)
+            ok = f.call(self.serve, f.load(entries, i), frame, outs, I64(0))
+            with b.if_then(f.eq(ok, 0), likely=False):
+                f.count(mine, OP["failed"])
+                with b.if_then(b.icmp_unsigned(">", i, I64(0))):
+                    arguments.spoil(f, source)
+                b.ret(I64(_STOCK))
+        b.ret(I64(_TAKEN))
+        f.done()
+        return f
+
+    def _make(self, arguments: UnboxedArguments | BoxedArguments) -> Function:
+        """(operator's part, where the arguments are, place in lists, frame) → words of the key, which stands
+        in the frame with the tensors and scalars; MAX_KEY or more if stock must serve."""
+        f = self.function(f"make_{arguments.name}", "iiii")
+        mine, source, place, key = f.args
+        b = f.b
+        tensors, scalars = f.word(key, _TENSORS), f.word(key, _SCALARS)
+        at, tensor, scalar = (f.entry.alloca(I64) for _ in range(3))
+        b.store(I64(1), at)
+        b.store(I64(0), tensor)
+        b.store(I64(0), scalar)
+        odd, following = f.block("odd"), f.block("following")
+        f.store(b.or_(b.shl(self.control(f, "epoch"), I64(16)), f.load(mine, OP["number"])), key)
+
+        def push(*values: Any) -> None:
+            start = b.load(at)
+            for i, value in enumerate(values):
+                f.store(value, key, b.add(start, I64(i)))
+            b.store(b.add(start, I64(len(values))), at)
+
+        def add_tensor(value: Any) -> None:
+            """A tensor that is there: in the key, and the next of the call's."""
+            n = b.load(tensor)
+            f.go_if(b.icmp_unsigned(">=", n, I64(MAX_OUTER)), odd)
+            f.store(value, tensors, n)
+            b.store(b.add(n, I64(1)), tensor)
+            b.store(f.call(self.key_tensor, value, key, b.load(at)), at)
+
+        def add_optional(value: Any) -> None:
+            given = f.block("given")
+            absent = f.block("absent")
+            f.go_if(f.eq(value, 0), absent)
+            b.cbranch(f.eq(f.load(value), self.control(f, "undefined")), absent, given)
+            b.position_at_end(absent)
+            push(I64(-1))
+            f.store(0, tensors, b.load(tensor))
+            b.store(b.add(b.load(tensor), I64(1)), tensor)
+            b.branch(following)
+            b.position_at_end(given)
+            add_tensor(value)
+
+        with f.loop(f.load(mine, OP["arguments"])) as a:
+            signature = b.add(f.load(mine, OP["signature"]), b.mul(a, I64(24)))
+            f.go_if(b.icmp_unsigned(">=", b.load(at), I64(MAX_KEY)), odd)
+            argument = arguments.at(f, source, a, signature)
+            chosen = b.switch(f.load(signature), odd)
+            for kind in KINDS:
+                block = f.block(f"kind_{kind}")
+                chosen.add_case(I64(KINDS.index(kind)), block)
+                b.position_at_end(block)
+                values = arguments.read(f, kind, argument, odd)
+                if kind in "TM":
+                    add_tensor(values[0])
+                elif kind in "OR":
+                    add_optional(values[0])
+                elif kind == "N":
+                    first, n, step = values
+                    push(n)
+                    f.go_if(b.icmp_unsigned(">", n, I64(MAX_OUTER)), odd)
+                    with f.loop(n) as i:
+                        f.go_if(b.icmp_unsigned(">=", b.load(at), I64(MAX_KEY)), odd)
+                        add_tensor(b.add(first, b.mul(i, step)))
+                elif kind == "E":
+                    first, n, step = values
+                    length = arguments.length(f, mine, source)
+                    fits = b.or_(f.eq(n, 0), f.eq(n, length))
+                    f.go_if(b.not_(fits), odd)
+                    here = b.add(first, b.mul(place, step))
+                    add_optional(b.select(f.eq(n, 0), I64(0), here))
+                elif kind in "IJ":
+                    values_at, n = values
+                    with b.if_else(b.icmp_signed("<", n, I64(0))) as (none, some):
+                        with none:
+                            push(I64(-1))
+                        with some:
+                            b.store(f.call(self.key_list, values_at, n, key, b.load(at)), at)
+                elif kind == "a":
+                    first, n = values
+                    f.go_if(b.icmp_unsigned(">", n, I64(24)), odd)
+                    text = f.words(3)
+                    for i in range(3):
+                        f.store(0, text, i)
+                    with f.loop(n) as i:
+                        b.store(f.load8(b.add(first, i)), f.byte_pointer(b.add(text, i)))
+                    push(n)
+                    with f.loop(b.lshr(b.add(n, I64(7)), I64(3))) as i:
+                        push(f.load(text, i))
+                elif kind == "v":
+                    n = b.load(scalar)
+                    f.go_if(b.icmp_unsigned(">=", n, I64(MAX_SCALARS)), odd)
+                    f.store(values[0], scalars, b.shl(n, I64(1)))
+                    narrow = b.fptrunc(b.bitcast(values[0], F64), ir.FloatType())
+                    single = b.zext(b.bitcast(narrow, I32), I64)
+                    f.store(single, scalars, b.add(b.shl(n, I64(1)), I64(1)))
+                    b.store(b.add(n, I64(1)), scalar)
+                elif kind != "x":
+                    push(*values)
+                b.branch(following)
+            b.position_at_end(following)
+        b.ret(b.load(at))
+        b.position_at_end(odd)
+        b.ret(I64(_OVER))
+        f.done()
+        return f
+
+    # --- the adapters ---
+    def _gate(self, f: Function, mine: Any, stock: Any) -> None:
         """Go to stock at once where this operator is off; a few nanoseconds."""
-        mine = self.operator_words(f, number)
         on = f.load(mine, OP["on"])
         f.go_if(f.eq(on, 0), stock)
         with f.b.if_then(f.b.icmp_unsigned(">=", on, I64(ASK_THREAD)), likely=False):
             f.go_if(f.eq(f.call(self.wanted, mine), 0), stock)
 
-    def _settle(self, f: Function, number: int, code: Any, taken: Any, stock: Any) -> None:
-        """After the core: taken, or to stock (counted where no entry counts it)."""
-        other = f.block("other")
-        f.b.cbranch(f.eq(code, 1), taken, other)
-        f.b.position_at_end(other)
-        with f.b.if_then(f.eq(code, 2), likely=False):
-            f.count(self.operator_words(f, number), OP["stock_calls"])
-        f.b.branch(stock)
-
-    def _unboxed(self, op: Operator, number: int, core: Function) -> Function:
+    def _unboxed(self, shape: Shape, number: int, call: Function) -> Function:
         """The C++ signature of stock's kernel."""
-        at = layout(op)
-        f = self.function(f"unboxed_{op.symbol}", at.types)
+        result = VOID if shape.gives == "nothing" else I64
+        f = self.function(f"unboxed_{number}", shape.types, result=result)
         b, args = f.b, f.args
-        stock, taken = f.block("stock"), f.block("taken")
-        self._gate(f, number, stock)
-        slots, outs = f.words(op.offsets[-1]), f.words(4)
-        for kind, word, places in zip(op.kinds, op.offsets, at.words):
-            value = args[places[0]]
-            if kind in "OR":  # std::optional<Tensor>: the tensor, then whether it is there
-                given = b.and_(f.load(value, 1), I64(255))
-                value = b.select(f.eq(given, 0), I64(0), value)
-            elif kind == "I":
-                f.store(args[places[1]], slots, word + 1)
-            elif kind == "J":  # pointer, length, whether it is there
-                given = b.and_(args[places[2]], I64(255))
-                f.store(b.select(f.eq(given, 0), I64(-1), args[places[1]]), slots, word + 1)
-            elif kind == "P":
-                given = b.and_(args[places[1]], I64(255))
-                f.store(b.select(f.eq(given, 0), I64(0), value), slots, word + 1)
-                value = given
-            elif kind == "s":
-                value = f.load(value)
-            elif kind in "bx" or kind == "t":
-                value = b.and_(value, I64(255))
-            elif kind == "L":
-                given = b.and_(b.lshr(value, I64(8)), I64(255))
-                value = b.select(f.eq(given, 0), I64(-1), b.and_(value, I64(255)))
-            elif kind == "B":
-                value = b.and_(value, I64(0xFFFFFF))
-            elif kind == "d":
-                value = b.bitcast(value, I64)
-            elif kind == "S":
-                f.store(f.load(value, 2), slots, word + 1)
-                value = f.load32(value)
-            f.store(value, slots, word)
-        self._settle(f, number, f.call(core, slots, outs), taken, stock)
+        mine = args[shape.functor]
+        stock, taken, left = f.block("stock"), f.block("taken"), f.block("left")
+        self._gate(f, mine, stock)
+        source, outs = f.words(len(args)), f.words(MAX_RESULTS)
+        for i, (value, type_) in enumerate(zip(args, shape.types)):
+            if i >= shape.first:
+                f.store(b.bitcast(value, I64) if type_ == "f" else value, source, i)
+        b.cbranch(f.eq(f.call(call, mine, source, outs), _TAKEN), taken, left)
         b.position_at_end(taken)
-        if op.results:  # a std::tuple of libstdc++ lies last element first
-            for r in range(op.results):
-                f.store(f.load(outs, r), args[at.result], op.results - 1 - r)
-            b.ret(args[at.result])
+        if shape.gives == "memory":  # a std::tuple of libstdc++ lies last element first
+            n = f.load(mine, OP["results"])
+            with f.loop(n) as r:
+                f.store(f.load(outs, r), args[0], b.sub(b.sub(n, I64(1)), r))
+            b.ret(args[0])
+        elif shape.gives == "first":
+            b.ret(args[shape.first])
         else:
-            b.ret(args[at.words[0][0]])
+            b.ret_void()
+
+        def hand_on(words: list[Any]) -> None:
+            words[shape.functor] = f.load(mine, OP["functor"])
+            target = f.pointer(f.load(mine, OP["unboxed"]), f.f.function_type)
+            code = b.call(target, words, tail="musttail")
+            if shape.gives == "nothing":
+                b.ret_void()
+            else:
+                b.ret(code)
+
+        b.position_at_end(left)
+        if shape.gives == "nothing":  # its words may have been spoilt
+            hand_on([
+                value if i < shape.first or t == "f" else f.load(source, i)
+                for i, (value, t) in enumerate(zip(args, shape.types))
+            ])  # fmt: skip
+        else:
+            b.branch(stock)
         b.position_at_end(stock)
-        mine = self.operator_words(f, number)
-        words = list(args)
-        words[at.functor] = f.load(mine, OP["functor"])
-        target = f.pointer(f.load(mine, OP["unboxed"]), f.f.function_type)
-        b.ret(b.call(target, words, tail="musttail"))
+        hand_on(list(args))
         f.done()
         return f
 
-    def _boxed(self, op: Operator, number: int, core: Function) -> Function:
+    def _boxed(self, call: Function) -> Function:
         """void (OperatorKernel*, const OperatorHandle&, DispatchKeySet, std::vector<IValue>*)"""
-        f = self.function(f"boxed_{op.symbol}", "iiii", result=VOID)
+        f = self.function("boxed", "iiii", result=VOID)
         b, args = f.b, f.args
-        stack = args[3]
+        mine, stack = args[0], args[3]
         stock, taken = f.block("stock"), f.block("taken")
-        self._gate(f, number, stock)
-        slots, outs = f.words(op.offsets[-1]), f.words(4)
-        end = f.load(stack, 1)
-        base = b.sub(end, I64(16 * len(op.kinds)))
-
-        def expect(tag: Any, wanted: int) -> None:
-            f.go_if(b.icmp_unsigned("!=", tag, I64(wanted)), stock)
-
-        for i, (kind, word) in enumerate(zip(op.kinds, op.offsets)):
-            where = f.word(base, 2 * i)
-            tag, value = f.load32(f.word(where, 1)), f.load(where)
-            absent = f.eq(tag, _NONE)
-            if kind in "TM":
-                expect(tag, _TENSOR)
-                value = where
-            elif kind in "OR":
-                f.go_if(b.icmp_unsigned(">", tag, I64(_TENSOR)), stock)
-                value = b.select(absent, I64(0), where)
-            elif kind in "ist":
-                expect(tag, _INT)
-            elif kind in "bx":
-                expect(tag, _BOOL)
-                value = b.and_(value, I64(255))
-            elif kind == "d":
-                expect(tag, _DOUBLE)
-            elif kind == "L":
-                f.go_if(b.and_(b.not_(absent), b.icmp_unsigned("!=", tag, I64(_INT))), stock)
-                value = b.select(absent, I64(-1), value)
-            elif kind == "P":
-                f.go_if(b.and_(b.not_(absent), b.icmp_unsigned("!=", tag, I64(_INT))), stock)
-                f.store(b.select(absent, I64(0), value), slots, word + 1)
-                value = b.select(absent, I64(0), I64(1))
-            elif kind == "S":
-                known = b.or_(b.or_(f.eq(tag, _DOUBLE), f.eq(tag, _INT)), f.eq(tag, _BOOL))
-                f.go_if(b.not_(known), stock)
-                flag = f.eq(tag, _BOOL)
-                f.store(b.select(flag, b.and_(value, I64(255)), value), slots, word + 1)
-                number_tag = b.select(f.eq(tag, _DOUBLE), I64(_SCALAR_DOUBLE), I64(_SCALAR_INT))
-                value = b.select(flag, I64(_SCALAR_BOOL), number_tag)
-            else:
-                value = self._boxed_list(f, kind, tag, value, slots, word, stock)
-            f.store(value, slots, word)
-        self._settle(f, number, f.call(core, slots, outs), taken, stock)
+        self._gate(f, mine, stock)
+        outs = f.words(MAX_RESULTS)
+        n, results = f.load(mine, OP["arguments"]), f.load(mine, OP["results"])
+        base = b.sub(f.load(stack, 1), b.shl(n, I64(4)))
+        end = b.add(base, b.shl(results, I64(4)))
+        f.go_if(b.icmp_unsigned(">", end, f.load(stack, 2)), stock)  # the vector would have to grow
+        b.cbranch(f.eq(f.call(call, mine, base, outs), _TAKEN), taken, stock)
         b.position_at_end(taken)
-        if op.results:  # one that changes its first argument leaves it on the stack as the result
-            f.call(self.drop, base, I64(len(op.kinds)))
-            for r in range(op.results):
-                f.store(f.load(outs, r), base, 2 * r)
-                f.store(_TENSOR, base, 2 * r + 1)
-            f.store(f.word(base, 2 * op.results), stack, 1)
+        # one that changes its first argument leaves it on the stack as the result
+        stays = f.eq(f.load(mine, OP["gives"]), GIVES.index("first"))
+        kept = b.select(stays, I64(1), I64(0))
+        f.call(self.drop, b.add(base, b.shl(kept, I64(4))), b.sub(n, kept))
+        with f.loop(results) as r:
+            BoxedArguments.put_tensor(f, f.load(outs, r), b.add(base, b.shl(r, I64(4))))
+        f.store(b.add(base, b.shl(b.add(results, kept), I64(4))), stack, 1)
         b.ret_void()
         b.position_at_end(stock)
-        mine = self.operator_words(f, number)
         target = f.pointer(f.load(mine, OP["boxed"]), f.f.function_type)
         b.call(target, [f.load(mine, OP["functor"]), *args[1:]], tail="musttail")
         b.ret_void()
         f.done()
         return f
-
-    def _boxed_list(
-        self, f: Function, kind: str, tag: Any, value: Any, slots: Any, word: int, stock: Any
-    ) -> Any:
-        """A list on the interpreter's stack as plain words; with a symbolic value in it stock serves."""
-        b = f.b
-        copy, length = f.words(_MAX_LIST), f.words(1)
-        f.store(-1, length)
-        read, done = f.block("read"), f.block("done")
-        if kind == "J":
-            f.go_if(f.eq(tag, _NONE), done)
-        b.branch(read)
-        b.position_at_end(read)
-        f.go_if(b.icmp_unsigned("!=", tag, I64(_LIST)), stock)
-        first = f.load(value, _LIST_BEGIN)
-        n = b.lshr(b.sub(f.load(value, _LIST_BEGIN + 1), first), I64(4))
-        f.go_if(b.icmp_unsigned(">", n, I64(_MAX_LIST)), stock)
-        wanted = _BOOL if kind == "B" else _INT
-        with f.loop(n) as i:
-            item = b.add(first, b.shl(i, I64(4)))
-            f.go_if(b.icmp_unsigned("!=", f.load32(f.word(item, 1)), I64(wanted)), stock)
-            f.store(f.load(item), copy, i)
-        f.store(n, length)
-        b.branch(done)
-        b.position_at_end(done)
-        if kind != "B":
-            f.store(f.load(length), slots, word + 1)
-            return copy
-        f.go_if(b.icmp_unsigned("!=", f.load(length), I64(3)), stock)
-        packed: Any = I64(0)
-        for i in range(3):
-            packed = b.or_(packed, b.shl(b.and_(f.load(copy, i), I64(1)), I64(8 * i)))
-        return packed
 
 
 def build(operators: Sequence[Operator] = OPERATORS) -> str:

@@ -98,7 +98,7 @@ class TorchFrontend:
             for count, why in (
                 (self.block.of(op, "denied"), "denied"),
                 (failed, "no memory for the results or the workspace"),
-                (self.block.of(op, "stock_calls"), "not looked up (its key is too long or the table full)"),
+                (self.block.of(op, "stock_calls"), "not looked up (too many arguments, or a full table)"),
             ):
                 if count:
                     reasons[why] += count

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vlug.frontends.torch import decide, problems
-from vlug.frontends.torch.canary_cases import cases
-from vlug.frontends.torch.control import IS_OUTPUT
-from vlug.frontends.torch.keys import Arg, Pass, read_key
+from vlug.frontends.torch.calls import bound, dtype_of
+from vlug.frontends.torch.canary_cases import Case, cases
+from vlug.frontends.torch.control import IS_OUTPUT, IS_SCALAR
+from vlug.frontends.torch.keys import Arg, Pass, Varying, read_key
 from vlug.frontends.torch.loader import Loaded
 from vlug.frontends.torch.operators import OPERATORS, Operator
 from vlug.runtime.threads import Env
@@ -69,15 +70,16 @@ class _StandIn:
     def _compute(
         self, op: Operator, arguments: list[Any], p: problems.Problem, at: dict[str, int]
     ) -> None:
-        import torch
+        codes = {p.order[n]: at[n] for n in p.order}
+        places = {c & (IS_OUTPUT - 1): t for c, t in codes.items() if not c & (IS_OUTPUT | IS_SCALAR)}
 
-        places = {p.order[n] & (IS_OUTPUT - 1): at[n] for n in p.order if not p.order[n] & IS_OUTPUT}
-        values = [_tensor(a, places) if isinstance(a, Arg) else a for a in arguments]
-        values = [False if v is None and k == "x" else v for v, k in zip(values, op.kinds)]
-        name, _, overload = op.name.partition(".")
-        call = getattr(getattr(torch.ops.aten, name), overload or "default")
-        keywords = _keywords(op, values)
-        made = call(*values, **keywords)
+        def number(v: Varying) -> float:
+            for code, type_ in enumerate((ctypes.c_double, ctypes.c_float), IS_SCALAR | 2 * v.place):
+                if code in codes:
+                    return type_.from_address(codes[code]).value
+            return 0.0  # the problem makes nothing of it
+
+        made = bound(op, arguments, lambda a: _tensor(a, places), number)()
         results = made if isinstance(made, tuple) else (made,)
         for n, code in p.order.items():
             if code & IS_OUTPUT:
@@ -100,16 +102,6 @@ class _StandIn:
             raise ValueError(f"parallel_for gave {seen} for 2 threads")
 
 
-def _keywords(op: Operator, values: list[Any]) -> dict[str, Any]:
-    """Arguments that Python takes by keyword only, out of the list."""
-    if op.name == "addmm":
-        alpha, beta = values.pop(), values.pop()
-        return {"beta": beta, "alpha": alpha}
-    if op.name == "mean.dim":
-        values.pop()
-    return {}
-
-
 def _memory(pointer: int, dim: Any, stride: Any, dtype: Any) -> Any:
     import torch
 
@@ -122,14 +114,18 @@ def _memory(pointer: int, dim: Any, stride: Any, dtype: Any) -> Any:
 def _tensor(a: Arg, places: dict[int, int]) -> Any:
     import torch
 
-    dtype = {6: torch.float32, 4: torch.int64}[a.number]
+    dtype = dtype_of(a.number)
     if a.place not in places:
         return torch.empty_strided(a.dim, a.stride, dtype=dtype)
     return _memory(places[a.place], a.dim, a.stride, dtype)
 
 
-def verdict(obj: bytes, operators: Sequence[Operator] = OPERATORS) -> str:
+def verdict(
+    obj: bytes, operators: Sequence[Operator] = OPERATORS, compared: Sequence[Case] | None = None
+) -> str:
     """"" if the adapters in `obj` agree with stock in this process, else what differs.
+
+    compared: calls that between them reach the operators, by default `cases()`.
 
     The adapters stay registered: only for a process that ends with it.
     """
@@ -138,7 +134,7 @@ def verdict(obj: bytes, operators: Sequence[Operator] = OPERATORS) -> str:
     torch.set_num_threads(1)  # a busy machine makes two wait for each other
     loaded = Loaded(obj, operators)
     stand_in = _StandIn(loaded)
-    compared = cases()
+    compared = cases() if compared is None else compared
     wanted = [_outcome(call) for _, call in compared]
     left_out = loaded.register()
     if left_out:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlug.frontends.torch.operators import OPERATORS, Operator
+from vlug.frontends.torch.operators import KINDS, OPERATORS, Operator
+from vlug.frontends.torch.sysv import layout
 
 __all__ = ["CONTROL", "ENTRY", "MAX_KEY", "MAX_OUTER", "OP", "Block", "Entry", "Output", "words"]
 
@@ -22,22 +23,33 @@ __all__ = ["CONTROL", "ENTRY", "MAX_KEY", "MAX_OUTER", "OP", "Block", "Entry", "
 CONTROL = {n: i for i, n in enumerate((
     "table", "alive", "epoch", "thread_key", "thread_get", "miss", "env", "runner", "undefined",
 ))}  # fmt: skip
-#: Words of each operator's part; it follows the control words.
+#: Words of each operator's part; it follows the control words. It stands as the kernel's OperatorKernel,
+#: which PyTorch hands to each call: first its vtable, which nobody uses, and its counts of references, which
+#: never come to 0. signature: three words an argument (kind, places of its first two words among the
+#: parameters).
 OP = {n: i for i, n in enumerate((
-    "on", "functor", "boxed", "unboxed", "stock_calls", "failed", "denied", "spare",
+    "vtable", "references", "on", "functor", "boxed", "unboxed", "stock_calls", "failed",
+    "denied", "number", "arguments", "signature", "results", "gives", "spare", "spare2",
 ))}  # fmt: skip
+GIVES = ("memory", "first", "nothing")
+#: One weak reference, and strong ones enough for every copy of a kernel.
+_REFERENCES = (1 << 32) | (1 << 30)
 #: Words of an entry.
 ENTRY = {n: i for i, n in enumerate((
     "hash", "words", "plan", "outputs", "key", "calls", "count", "order", "passed",
 ))}  # fmt: skip
 FIRST_OP = 16
-MAX_KEY = 120
-MAX_OUTER = 16
+#: Words of a key; tensors of a call and those handed to a plan; scalars that are not in the key.
+MAX_KEY = 360
+MAX_OUTER = 40
+MAX_SCALARS = 8
 MAX_RANK = 6
+MAX_RESULTS = 4
 #: Words an output's description takes: kind, rank, dtype, sizes, strides.
 OUTPUT_WORDS = 3 + 2 * MAX_RANK
-#: In an entry's order: an output has this added to its number; a tensor that is written, the next bit.
-IS_OUTPUT, IS_WRITTEN = 64, 128
+#: In an entry's order: an output has this added to its number; a tensor that is written, the next bit; a
+#: scalar, twice its number (as float64; as float32 one more) and the third.
+IS_OUTPUT, IS_WRITTEN, IS_SCALAR = 64, 128, 256
 #: Values of an operator's `on`: bit 0 taken, bit 1 some thread has a wish of its own (`vlug.using`), bit 2 on
 #: the deny list (its calls are counted).
 ON, ASK_THREAD, DENIED = 1, 2, 4
@@ -101,6 +113,9 @@ class Block:
     def __init__(self, operators: Sequence[Operator] = OPERATORS) -> None:
         self.operators = tuple(operators)
         self.words = words(FIRST_OP + len(OP) * len(self.operators))
+        self._places = {op: FIRST_OP + len(OP) * i for i, op in enumerate(self.operators)}
+        for number, op in enumerate(self.operators):
+            self._describe(number, op)
         self.entries: dict[tuple[int, ...], Entry] = {}
         self.lock = threading.RLock()
         self._grow(1024)
@@ -125,7 +140,25 @@ class Block:
         self.words[self._at(op, name)] = value
 
     def _at(self, op: Operator, name: str) -> int:
-        return FIRST_OP + len(OP) * self.operators.index(op) + OP[name]
+        return self._places[op] + OP[name]
+
+    def part(self, op: Operator) -> int:
+        """Address of an operator's part."""
+        return self.address + 8 * self._places[op]
+
+    def _describe(self, number: int, op: Operator) -> None:
+        """What the adapters, which serve many operators, must know of this one."""
+        signature = [
+            word
+            for kind, places in zip(op.kinds, layout(op).words)
+            for word in (KINDS.index(kind), places[0], places[-1] if len(places) < 3 else places[1])
+        ]
+        held = {
+            "references": _REFERENCES, "number": number, "arguments": len(op.kinds), "results": op.results,
+            "signature": address(words(len(signature), signature)), "gives": GIVES.index(op.gives),
+        }  # fmt: skip
+        for name, value in held.items():
+            self.set(op, name, value)
 
     # --- the table ---
     def _grow(self, size: int) -> None:

@@ -58,6 +58,8 @@ def decide(force: bool) -> Decider:
         if missing:
             return Decision(reason=f"internal: no place for {', '.join(missing)}", line=line)
         plan = held.native(tuple(p.order))
+        if op.each and any(plan[1:4]):  # a failure would come after other tensors were changed
+            return Decision(reason="its plan needs memory", line=line)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(plan))  # it outlives Python
         made = Decision(address(plan), tuple(p.order.values()), p.results, "", line, held)
         return replace(made, trial=lambda entry: _tried(op, key, entry, p.graph, held)) if tried else made

@@ -150,9 +150,9 @@ class Library:
         if opened(self._names, b"CPU", b"vlug", 1, ctypes.byref(self._handle)):
             raise Unfit(f"namespace {namespace} could not be opened")
 
-    def register(self, name: str, boxed: int, unboxed: int, sym: bool) -> None:
-        """Put a kernel in the CPU slot of an operator."""
-        f = _CppFunction(boxed=boxed, **{"sym_unboxed" if sym else "unboxed": unboxed})
+    def register(self, name: str, functor: int, boxed: int, unboxed: int, sym: bool) -> None:
+        """Put a kernel in the CPU slot of an operator; it is called with `functor`, which is never freed."""
+        f = _CppFunction(functor=functor, boxed=boxed, **{"sym_unboxed" if sym else "unboxed": unboxed})
         f.text = ctypes.addressof(f) + _CppFunction.small.offset
         # It is moved from; what is left holds nothing.
         self._register(self._handle, name.encode(), ctypes.addressof(f), 0)

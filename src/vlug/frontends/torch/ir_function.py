@@ -10,7 +10,7 @@ import llvmlite.ir as ir
 
 __all__ = ["F64", "I32", "I64", "VOID", "Function"]
 
-I64, I32, F64, VOID = ir.IntType(64), ir.IntType(32), ir.DoubleType(), ir.VoidType()
+I64, I32, I8, F64, VOID = ir.IntType(64), ir.IntType(32), ir.IntType(8), ir.DoubleType(), ir.VoidType()
 
 
 class Function:
@@ -47,6 +47,12 @@ class Function:
 
     def load32(self, address: Any) -> Any:
         return self.b.zext(self.b.load(self.pointer(address, I32)), I64)
+
+    def load8(self, address: Any) -> Any:
+        return self.b.load(self.byte_pointer(address))
+
+    def byte_pointer(self, address: Any) -> Any:
+        return self.pointer(address, I8)
 
     def acquire(self, address: Any, i: Any = 0) -> Any:
         return self.b.load_atomic(self.pointer(self.word(address, i), I64), "acquire", 8)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlug.dtypes import BF16, F16, F32, I64, DType
-from vlug.frontends.torch.operators import Operator
+from vlug.frontends.torch.operators import TENSOR_KINDS, Operator
 from vlug.tensor import Tensor, channels_last_strides, contiguous_strides
 
-__all__ = ["Arg", "Pass", "read_key", "torch_dtype"]
+__all__ = ["Arg", "Pass", "Varying", "read_key", "torch_dtype"]
 
 #: PyTorch's numbers of the element types that we take (c10::ScalarType).
 _DTYPES = {5: F16, 6: F32, 15: BF16, 4: I64}
@@ -94,10 +94,17 @@ class Arg:
         return True
 
 
+@dataclass(frozen=True)
+class Varying:
+    """A number that is not in the key: it comes with each call. Its place among those."""
+
+    place: int
+
+
 def read_key(op: Operator, key: Sequence[int]) -> list[Any]:
-    """The arguments of a call: Arg or None, tuples of int, int, bool, float."""
+    """The arguments of a call: Arg or None, tuples of Arg or of int, int, bool, float, str, Varying."""
     at = 1
-    places = 0
+    places = scalars = 0
     out: list[Any] = []
 
     def word() -> int:
@@ -108,36 +115,48 @@ def read_key(op: Operator, key: Sequence[int]) -> list[Any]:
     def ints(n: int) -> tuple[int, ...]:
         return tuple(word() for _ in range(n))
 
+    def tensor() -> Arg | None:
+        nonlocal places
+        head = word()
+        places += 1
+        if head == -1:
+            return None
+        rank = head & 255
+        return Arg(head >> 8, ints(rank), ints(rank), places - 1)
+
     for kind in op.kinds:
-        if kind in "TMOR":
-            head = word()
-            if head == -1:
-                out.append(None)
-            else:
-                rank = head & 255
-                out.append(Arg(head >> 8, ints(rank), ints(rank), places))
-            places += 1
+        if kind in TENSOR_KINDS:
+            out.append(tensor())
+        elif kind == "N":
+            out.append(tuple(tensor() for _ in range(word())))
         elif kind in "IJ":
             n = word()
             out.append(None if n == -1 else ints(n))
         elif kind == "x":
             out.append(None)
+        elif kind == "v":
+            out.append(Varying(scalars))
+            scalars += 1
         elif kind == "b":
             out.append(bool(word()))
         elif kind == "d":
             out.append(_double(word()))
-        elif kind == "B":
+        elif kind in "BC":
             mask = word()
-            out.append(tuple(bool(mask >> 8 * i & 255) for i in range(3)))
-        elif kind == "S":
+            out.append(tuple(bool(mask >> 8 * i & 255) for i in range(3 if kind == "B" else 2)))
+        elif kind in "SF":
             tag, bits = ints(2)
             out.append(_double(bits) if tag == 0 else bits if tag in (1, 4) else None)
-        elif kind == "P":
+        elif kind in "PD":
             given, value = ints(2)
-            out.append(value if given else None)
-        elif kind == "L":
+            out.append(None if not given else value if kind == "P" else _double(value))
+        elif kind in "Lo":
             number = word()
-            out.append(None if number == -1 else number)
+            out.append(None if number == -1 else bool(number) if kind == "o" else number)
+        elif kind == "a":
+            n = word()
+            text = struct.pack(f"{-(-n // 8)}q", *ints(-(-n // 8)))
+            out.append(text[:n].decode(errors="replace"))
         else:
             out.append(word())
     return out

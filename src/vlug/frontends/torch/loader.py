@@ -13,6 +13,7 @@ from typing import Any
 
 from vlug.frontends.torch.control import Block
 from vlug.frontends.torch.operators import OPERATORS, Operator
+from vlug.frontends.torch.sysv import layout, shapes
 
 __all__ = ["Loaded", "compile_object", "source_digest"]
 
@@ -23,7 +24,7 @@ _TRIPLE = "x86_64-unknown-linux-gnu"
 def source_digest() -> str:
     """Digest of this folder: what determines the adapters and how they are checked."""
     h = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()
 
@@ -68,7 +69,8 @@ class Loaded:
         self.block["env"] = ctypes.addressof(self.env)
         imports = {**dispatcher.imports(), BLOCK: self.block.address}
         table = jit.load(obj, [ENTRIES], imports)[ENTRIES]
-        self._entries = (ctypes.c_int64 * (2 * len(self.operators))).from_address(table)
+        self._shapes = shapes(self.operators)
+        self._entries = (ctypes.c_int64 * (1 + len(self._shapes))).from_address(table)
         self._library: Any = None
 
     def _set_thread_key(self) -> None:
@@ -98,7 +100,9 @@ class Loaded:
         _spend_override_warning()
         self._library = dispatcher.Library("aten")
         left_out = []
-        for number, op in enumerate(self.operators):
+        boxed, *unboxed = self._entries
+        adapters = dict(zip(self._shapes, unboxed))
+        for op in self.operators:
             kernel = kernels[op]
             if isinstance(kernel, dispatcher.Unfit):
                 left_out.append((op, str(kernel)))
@@ -106,8 +110,8 @@ class Loaded:
             for name in ("functor", "boxed", "unboxed"):
                 self.block.set(op, name, getattr(kernel, name))
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kernel.keep))  # stock's kernel must stay
-            unboxed, boxed = self._entries[2 * number : 2 * number + 2]
-            self._library.register(op.name, boxed, unboxed, op.sym)
+            functor, adapter = self.block.part(op), adapters[layout(op).shape]
+            self._library.register(op.name, functor, boxed, adapter, op.sym)
         return left_out
 
 

@@ -14,5 +14,5 @@ IMPORTS = (
 POOL = ("torch_parallel_for", "torch_get_num_threads")
 #: Our control block (an address given at loading).
 BLOCK = "vlug_torch_block"
-#: Exported: addresses of every operator's unboxed and boxed function, in turn.
+#: Exported: addresses of the boxed adapter, then of the unboxed ones, by shape of signatures.
 ENTRIES = "vlug_torch_entries"

@@ -5,22 +5,26 @@ Kinds, one letter an argument, in schema order:
   R const optional<Tensor>&, written in place                  I IntArrayRef or SymIntArrayRef
   J OptionalArrayRef         i int64       s SymInt (a reference to its word)
   b bool                     x bool that changes nothing here (not in the key)
-  d double                   B array<bool, 3>                  S const Scalar&
-  P optional<int64>          L optional<ScalarType>            t ScalarType
+  d double                   D optional<double>                S const Scalar&
+  B array<bool, 3>           C array<bool, 2>                  F const optional<Scalar>&
+  P optional<int64>          o optional<bool>                  a string_view
+  L optional<ScalarType>, optional<MemoryFormat>               t ScalarType, MemoryFormat
+  N const ITensorListRef&: all its tensors belong to one problem
+  E TensorList, one tensor at a time: a call is a problem for each place in its lists, all of which are as
+    long as the first, or empty (no tensor)
+  v double that goes to the plan when it runs, not into the key: one that changes from call to call. A problem
+    makes an operand of it (`Problem.scalar`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BY_NAME", "FAMILIES", "OPERATORS", "SLOT_WORDS", "TENSOR_KINDS", "Operator", "denied"]
+__all__ = ["BY_NAME", "FAMILIES", "KINDS", "OPERATORS", "TENSOR_KINDS", "Operator", "denied"]
 
-#: Words an argument takes in the flat array that an adapter makes of a call.
-SLOT_WORDS = {
-    "T": 1, "M": 1, "O": 1, "R": 1, "I": 2, "J": 2, "i": 1, "s": 1, "b": 1, "x": 1,
-    "d": 1, "B": 1, "S": 2, "P": 2, "L": 1, "t": 1,
-}  # fmt: skip
-TENSOR_KINDS = "TMOR"
+#: All kinds; an adapter knows each by its place here.
+KINDS = "TMORIJisbxdDSBCFPoaLtNEv"
+TENSOR_KINDS = "TMORE"
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,8 @@ class Operator:
 
     name:    with its overload, as it is registered.
     kinds:   one letter an argument.
-    results: how many tensors come back; 0 for one that returns its first argument, changed in place.
+    results: how many tensors come back; 0 for one that returns its first argument, changed in place, or
+             nothing (where the first argument is a list).
     family:  what a user calls it (deny lists take this or the name).
     sym:     whether stock's kernel takes SymInts.
     """
@@ -41,22 +46,14 @@ class Operator:
     sym: bool = False
 
     @property
-    def symbol(self) -> str:
-        return self.name.replace(".", "_")
+    def each(self) -> bool:
+        """Whether it takes the tensors of its lists one at a time."""
+        return "E" in self.kinds
 
     @property
-    def tensors(self) -> int:
-        """How many arguments are tensors, present or not."""
-        return sum(k in TENSOR_KINDS for k in self.kinds)
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """First word of each argument in the flat array."""
-        out, at = [], 0
-        for k in self.kinds:
-            out.append(at)
-            at += SLOT_WORDS[k]
-        return (*out, at)
+    def gives(self) -> str:
+        """How its kernel returns: "memory" (results), "first" (its first argument) or "nothing"."""
+        return "memory" if self.results else "nothing" if self.each else "first"
 
 
 OPERATORS = (

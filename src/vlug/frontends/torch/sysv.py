@@ -7,56 +7,80 @@ registers or on the stack, so that an adapter can hand exactly the same words to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vlug.frontends.torch.operators import Operator
 
-__all__ = ["Layout", "layout"]
+__all__ = ["Layout", "Shape", "layout", "shapes"]
 
-#: How each kind travels: g one general word, gg an aggregate of two words (never split between registers and
-#: stack), mmm an aggregate of three words (always on the stack), f a floating-point register.
+#: How each kind travels: g a general word, f a floating-point register; an aggregate of two words goes as a
+#: whole, in registers or on the stack (gg both general, fg a double and its flag); mmm an aggregate of three
+#: words, always on the stack.
 _CLASS = {
     "T": "g", "M": "g", "O": "g", "R": "g", "I": "gg", "J": "mmm", "i": "g", "s": "g", "b": "g", "x": "g",
-    "d": "f", "B": "g", "S": "g", "P": "gg", "L": "g", "t": "g",
+    "d": "f", "D": "fg", "S": "g", "B": "g", "C": "g", "F": "g", "P": "gg", "o": "g", "a": "gg", "L": "g",
+    "t": "g", "N": "g", "E": "gg", "v": "f",
 }  # fmt: skip
 _REGISTERS, _FLOATS = 6, 8
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The physical parameters of one operator's kernel, as LLVM assigns them in this very order.
+class Shape:
+    """The machine's view of a kernel; operators of one shape share an adapter.
 
-    types:  "i" (int64) or "f" (double) for each parameter: general registers, floating ones, then the stack.
-    words:  the parameters that hold each argument.
-    result: parameter of the result's address, -1 if the result comes back in a register.
-    functor, keys: parameters of the OperatorKernel* and of the DispatchKeySet.
+    types: "i" (int64) or "f" (double) for each parameter, as LLVM assigns them in this very order: general
+           registers, floating ones, then the stack.
+    gives: how it returns, as `Operator.gives`.
+    each:  whether lists are taken a tensor at a time.
     """
 
     types: str
+    gives: str
+    each: bool
+
+    @property
+    def functor(self) -> int:
+        """The parameter of the OperatorKernel*; the result's address, where there is one, comes first."""
+        return 1 if self.gives == "memory" else 0
+
+    @property
+    def first(self) -> int:
+        """The parameter of the first argument."""
+        return self.functor + 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A kernel's shape, and the parameters that hold each argument's words."""
+
+    shape: Shape
     words: tuple[tuple[int, ...], ...]
-    result: int
-    functor: int
-    keys: int
 
 
 def layout(op: Operator) -> Layout:
     """Where each argument of an operator's kernel lies."""
-    head = ["g"] * (3 if op.results else 2)
+    head = ["g"] * (3 if op.gives == "memory" else 2)
     registers: list[tuple[int, int]] = []
     floats: list[tuple[int, int]] = []
     stack: list[tuple[int, int]] = []
     for at, kind in enumerate([*head, *(_CLASS[k] for k in op.kinds)]):
-        if kind == "f":
-            (floats if len(floats) < _FLOATS else stack).append((at, 0))
-            continue
-        fits = kind[0] == "g" and len(registers) + len(kind) <= _REGISTERS
-        (registers if fits else stack).extend((at, i) for i in range(len(kind)))
+        general, floating = kind.count("g"), kind.count("f")
+        room = len(registers) + general <= _REGISTERS and len(floats) + floating <= _FLOATS
+        fits = room and "m" not in kind
+        for i, c in enumerate(kind):
+            (stack if not fits else floats if c == "f" else registers).append((at, i))
+    if stack:  # a register that an aggregate was too wide for: else the stack's first word would go there
+        registers += [(-1, i) for i in range(_REGISTERS - len(registers))]
     order = [*registers, *floats, *stack]
-    types = "".join("f" if p in floats else "i" for p in order)
     place = {p: i for i, p in enumerate(order)}
     words = tuple(
         tuple(place[at + len(head), i] for i in range(len(_CLASS[k]))) for at, k in enumerate(op.kinds)
     )
-    first = len(head) - 2
-    return Layout(types, words, place[0, 0] if op.results else -1, place[first, 0], place[first + 1, 0])
+    types = "i" * len(registers) + "f" * len(floats) + "i" * len(stack)
+    return Layout(Shape(types, op.gives, op.each), words)
 
+
+def shapes(operators: Sequence[Operator]) -> tuple[Shape, ...]:
+    """The shapes of operators, each once."""
+    return tuple(dict.fromkeys(layout(op).shape for op in operators))

@@ -14,6 +14,7 @@ from typing import Any
 
 from vlug import log
 from vlug.frontends import hooks
+from vlug.frontends.torch.calls import bound, dtype_of
 from vlug.frontends.torch.control import Entry
 from vlug.frontends.torch.keys import Arg, read_key
 from vlug.frontends.torch.operators import Operator
@@ -40,13 +41,10 @@ def call_of(op: Operator, key: tuple[int, ...]) -> Call:
     """A call of PyTorch's operator that has this key."""
     import torch
 
-    dtypes = {5: torch.float16, 6: torch.float32, 15: torch.bfloat16, 4: torch.int64}
-    overload = "aten::" + op.name.partition(".")[0], op.name.partition(".")[2]
-    schema = torch._C._get_schema(*overload)
     random = torch.Generator().manual_seed(0)
 
     def tensor(a: Arg) -> Any:
-        dtype = dtypes[a.number]
+        dtype = dtype_of(a.number)
         size = 1 + sum((d - 1) * s for d, s in zip(a.dim, a.stride))
         if not dtype.is_floating_point:
             return torch.zeros(size, dtype=dtype).as_strided(a.dim, a.stride)
@@ -55,24 +53,20 @@ def call_of(op: Operator, key: tuple[int, ...]) -> Call:
             values = values.abs() + 0.5  # a variance
         return values.to(dtype).as_strided(a.dim, a.stride)
 
-    values = []
-    for kind, v in zip(op.kinds, read_key(op, key)):
-        if isinstance(v, Arg):
-            values.append(tensor(v))
-        elif kind == "x":
-            values.append(False)
-        elif kind in "tL":
-            values.append(None if v is None else dtypes[v])
-        else:
-            values.append(list(v) if isinstance(v, tuple) else v)
-    args = [v for v, a in zip(values, schema.arguments) if not a.kwarg_only]
-    named = {a.name: v for v, a in zip(values, schema.arguments) if a.kwarg_only}
-    packet = getattr(torch.ops.aten, op.name.partition(".")[0])
-    f = getattr(packet, overload[1] or "default")
+    values = read_key(op, key)
+    held: dict[int, Any] = {}
+
+    def one(a: Arg) -> Any:
+        if a.place not in held:
+            held[a.place] = tensor(a)
+        return held[a.place]
+
+    call = bound(op, values, one, lambda v: 0.5)
     if op.name == "max_pool2d_with_indices_backward":  # indices as its forward gives them
-        _, x, *attributes, index = args
-        index.copy_(torch.ops.aten.max_pool2d_with_indices(x, *attributes)[1])
-    return lambda: f(*args, **named)
+        _, x, *attributes, index = values
+        plain = [list(v) if isinstance(v, tuple) else v for v in attributes]
+        one(index).copy_(torch.ops.aten.max_pool2d_with_indices(one(x), *plain)[1])
+    return call
 
 
 def trial(op: Operator, key: tuple[int, ...], entry: Entry, graph: Any, plan: Any, threads: int) -> float:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlug.dtypes import I64
-from vlug.frontends.torch.control import IS_OUTPUT, IS_WRITTEN, Output
-from vlug.frontends.torch.keys import Arg, Pass, torch_dtype
+from vlug.dtypes import F32, I64, DType
+from vlug.frontends.torch.control import IS_OUTPUT, IS_SCALAR, IS_WRITTEN, Output
+from vlug.frontends.torch.keys import Arg, Pass, Varying, torch_dtype
 from vlug.graph import Graph
 from vlug.tensor import Tensor, channels_last_strides, contiguous_strides
 
@@ -46,6 +46,15 @@ class Problem:
         """An argument as an input of the graph."""
         self.order[name] = arg.place | (IS_WRITTEN if written else 0)
         return self.graph.like(name, tensor or arg.tensor(name))
+
+    def scalar(self, name: str, arg: Varying, dtype: DType = F32) -> Tensor:
+        """A number that comes with each call (kind v), as an operand of no dimensions: float32 or float64."""
+        self.order[name] = IS_SCALAR | 2 * arg.place | (1 if dtype is F32 else 0)
+        return self.graph.like(name, Tensor((), (), dtype, name))
+
+    def changed(self, t: Tensor, arg: Arg) -> None:
+        """A tensor of the graph that is written over an argument, which may be an input too."""
+        self.order[t.name] = arg.place | IS_WRITTEN
 
     def output(self, t: Tensor) -> None:
         """A tensor of the graph as the next result."""

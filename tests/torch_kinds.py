@@ -1,7 +1,6 @@
 """Operators whose arguments are of every kind an adapter reads, for its canary alone: no operation serves them.
 
-Their problems only say which results come back; the canary's stand-in computes them with stock's kernels. Run
-as a program: `python torch_kinds.py NAME KINDS` checks with another signature for one of them.
+Their problems only say which results come back; the canary's stand-in computes them with stock's kernels.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PROBES = (
     Operator("_batch_norm_with_update", "TOOMMvd", 4, "probe"),
     Operator("smooth_l1_loss", "TTid", 1, "probe"),
     Operator("_fused_adam_", "EEEEEEvddddbbOO", 0, "probe"),
-    Operator("_fused_sgd_", "EEEdvddbbbOO", 0, "probe"),
+    Operator("_fused_sgd_", "EEEddvdbbbOO", 0, "probe"),
     Operator("log_sigmoid_forward", "T", 2, "probe"),
     Operator("_ctc_loss", "TTIIib", 2, "probe"),
 )  # fmt: skip
@@ -155,12 +154,9 @@ def _adam(p: Problem, *args: Any) -> None:
         raise Pass("scaled")
 
 
-def _sgd(p: Problem, param: Any, grad: Any, moment: Any, decay: float, momentum: float, lr: Any, *rest: Any
-         ) -> None:  # fmt: skip
-    del momentum, rest
+def _sgd(p: Problem, param: Any, grad: Any, moment: Any, decay: float, share: float, lr: Any, *_: Any) -> None:
     _input(p, param, grad, moment, written=True)
-    p.scalar("decay", decay, F64) if not isinstance(decay, float) else None
-    p.scalar("lr", lr, F64) if not isinstance(lr, float) else None
+    p.scalar("lr", lr, F64)
 
 
 def _ctc(p: Problem, x: Any, targets: Any, lengths: Any, target_lengths: Any, *rest: Any) -> None:
@@ -212,8 +208,8 @@ def _cases(dtype: Any) -> list[Any]:
 
     def norm(momentum: float) -> Any:
         held = [mean.clone(), var.clone()]
-        made = torch._batch_norm_with_update(x, scale, bias, *held, momentum, 0.5)
-        return [*made, *held, *A._batch_norm_with_update(x, None, bias, *held, momentum, 0.25), *held]
+        f, t = A._batch_norm_with_update, x.detach().requires_grad_()  # with a gradient: called from C++
+        return [*f(t, scale, bias, *held, momentum, 0.5), *f(x, None, bias, *held, momentum, 0.25), *held]
 
     def adam(call: Any, lr: float, amsgrad: bool, *scales: Any) -> Any:
         lists = [[x[i] * (k + 1) for i in range(2)] for k in range(2)]
@@ -254,7 +250,8 @@ def _cases(dtype: Any) -> list[Any]:
             for b in (True, False) for s in ((None, None), (1.25, None), (None, 1.6))
         ]),
         ("grid_sampler_backward", lambda: [back(m) for m in ([True, True], [False, True])]),
-        ("grid_sampler_backward, C++", lambda: _grad(torch.nn.functional.grid_sample, x, grid)),
+        ("grid_sampler_backward, C++", lambda: _grad(
+            lambda *t: torch.nn.functional.grid_sample(*t, align_corners=True), x, grid)),
         ("layer_norm", lambda: [
             f(x, n, *p, 0.5) for f in (torch.native_layer_norm, A.native_layer_norm)
             for n, p in (([5], (x[0, 0, 0], None)), ([6, 5], (None, x[0, 0])), ([6, 5], (x[0, 0], x[0, 1])))
@@ -263,13 +260,13 @@ def _cases(dtype: Any) -> list[Any]:
             f(x, *p, 2, 4, 30, 2, 0.5) for f in (torch.native_group_norm, A.native_group_norm)
             for p in ((c, None), (None, c), (scale, bias))
         ]),
-        ("dropout", lambda: [f(x, 0.5, False) for f in (torch.native_dropout, A.native_dropout)]),
+        ("dropout", lambda: [
+            f(x, *a) for f in (torch.native_dropout, A.native_dropout) for a in ((0.5, False), (1.0, None))
+        ]),
         ("clone", lambda: [
             f(last, memory_format=m) for f in (torch.clone, A.clone) for m in (None, torch.contiguous_format)
         ]),
         ("elu_backward", lambda: [
-            A.elu_backward(y, x, 0.5, 2, 3.0, False, x), A.elu_backward(y, 0.25, 1.5, 1, True, x.abs())
-        ] if False else [
             A.elu_backward(y, 0.25, 1.5, 1, True, x), A.elu_backward(y, 2, 1, 0.5, False, x),
             _grad(lambda t: torch.nn.functional.elu(t, 0.75), x),
         ]),
@@ -290,7 +287,7 @@ def _cases(dtype: Any) -> list[Any]:
             for v in sgd(f, lr, m)
         ]),
         ("log_sigmoid", lambda: [f(x)[0] for f in (torch._C._nn.log_sigmoid, A.log_sigmoid_forward)]),
-        ("ctc", lambda: [f(logits, targets, [7, 6], [3, 2], 0, z) for f in (torch._ctc_loss, A._ctc_loss)
+        ("ctc", lambda: [f(logits, targets, [7, 6], [3, 2], 0, z)[0] for f in (torch._ctc_loss, A._ctc_loss)
                          for z in (False, True)]),
     ]  # fmt: skip
 
@@ -302,15 +299,30 @@ def _grad(call: Any, *tensors: Any) -> Any:
     return torch.autograd.grad(call(*inputs).square().sum(), inputs)
 
 
-def main(name: str, kinds: str) -> None:
-    """Print what the canary says of the probes, with other kinds for one of them."""
+def verdict(name: str = "", kinds: str = "") -> str:
+    """What the canary says of the probes, with other kinds for one of them; "" if they agree with stock."""
     from vlug.frontends.torch import canary, loader
 
     PROBLEMS.update(PROBE_PROBLEMS)
     probes = [dataclasses.replace(o, kinds=kinds) if o.name == name else o for o in PROBES]
-    print("VERDICT", canary.verdict(loader.compile_object(probes), probes, cases()) or "agrees", flush=True)
-    os._exit(0)
+    return canary.verdict(loader.compile_object(probes), probes, cases())
+
+
+def main() -> None:
+    """Print a verdict for the probes as they are, then for each wrong NAME=KINDS of the arguments; each in a
+    child of its own, for the adapters stay in PyTorch's dispatcher and some wrong ones crash."""
+    import torch
+
+    torch.set_num_threads(1)
+    for argument in ("=", *sys.argv[1:]):
+        child = os.fork()
+        if not child:
+            print(argument, verdict(*argument.split("=")) or "agrees", flush=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            print(argument, "crashed", flush=True)
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] if len(sys.argv) == 3 else ("", "")))
+    main()

@@ -164,6 +164,8 @@ def _outcome(call: Callable[[], Any]) -> Any:
 
     try:
         made = call()
+    except (AttributeError, NameError):
+        raise  # a fault of the case itself
     except Exception as e:
         return str(e).splitlines()[0] if str(e) else type(e).__name__
     flat: list[Any] = []

@@ -1,4 +1,4 @@
-"""Every kind of argument that the adapters read, as C++ and as the interpreter calls; and wrong kinds refused."""
+"""Every kind of argument that adapters read, as C++ and as the interpreter calls; wrong kinds are refused."""
 
 from __future__ import annotations
 

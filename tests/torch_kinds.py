@@ -1,4 +1,4 @@
-"""Operators whose arguments are of every kind an adapter reads, for its canary alone: no operation serves them.
+"""Operators with arguments of every kind that adapters read, for the canary alone: no operation serves them.
 
 Their problems only say which results come back; the canary's stand-in computes them with stock's kernels.
 """
@@ -154,9 +154,9 @@ def _adam(p: Problem, *args: Any) -> None:
         raise Pass("scaled")
 
 
-def _sgd(p: Problem, param: Any, grad: Any, moment: Any, decay: float, share: float, lr: Any, *_: Any) -> None:
-    _input(p, param, grad, moment, written=True)
-    p.scalar("lr", lr, F64)
+def _sgd(p: Problem, *args: Any) -> None:
+    _input(p, *args[:3], written=True)
+    p.scalar("lr", args[5], F64)
 
 
 def _ctc(p: Problem, x: Any, targets: Any, lengths: Any, target_lengths: Any, *rest: Any) -> None:
@@ -231,7 +231,9 @@ def _cases(dtype: Any) -> list[Any]:
                     weight_decay=0.0, eps=0.01, amsgrad=False, maximize=False)  # fmt: skip
 
     return [
-        ("gelu", lambda: [f(x, approximate=a) for f in (torch._C._nn.gelu, A.gelu) for a in ("none", "tanh")]),
+        ("gelu", lambda: [
+            f(x, approximate=a) for f in (torch._C._nn.gelu, A.gelu) for a in ("none", "tanh")
+        ]),
         ("gelu, wrong", lambda: torch._C._nn.gelu(x, approximate="a name of more than a few characters")),
         ("gelu_", lambda: [f(x.clone(), approximate="tanh") for f in (torch._C._nn.gelu_, A.gelu_)]),
         ("gelu_backward", lambda: [A.gelu_backward(y, x, approximate=a) for a in ("none", "tanh")]),
@@ -270,7 +272,9 @@ def _cases(dtype: Any) -> list[Any]:
             A.elu_backward(y, 0.25, 1.5, 1, True, x), A.elu_backward(y, 2, 1, 0.5, False, x),
             _grad(lambda t: torch.nn.functional.elu(t, 0.75), x),
         ]),
-        ("add_", lambda: [f(x.clone(), y, alpha=a) for f in (torch.Tensor.add_, A.add_) for a in (1, 0.5, 2)]),
+        ("add_", lambda: [
+            f(x.clone(), y, alpha=a) for f in (torch.Tensor.add_, A.add_) for a in (1, 0.5, 2)
+        ]),
         ("norm_update", lambda: [norm(m) for m in (0.25, 0.5, 0.75)]),
         ("smooth_l1", lambda: [
             f(x, y, m, b) for f in (torch._C._nn.smooth_l1_loss, A.smooth_l1_loss) for m in (0, 1, 2)

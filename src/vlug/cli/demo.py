@@ -30,14 +30,14 @@ def main(argv: Sequence[str]) -> int:
     args, rest = p.parse_known_args(_json_file(list(argv)))
     if rest:
         p.error(f"{rest[0]!r} is not an argument")
-    for module, what in (("torch", "PyTorch"), ("sklearn", "scikit-learn (its digits)")):
-        if find_spec(module) is None:
-            raise VlugError(f"demo: {what} is not installed: pip install 'vlug[torch,demo]'")
     epochs = 2 if args.quick else args.epochs
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         p.error(f"--out {args.out} cannot be made: {e.strerror}")
+    for module, what in (("torch", "PyTorch"), ("sklearn", "scikit-learn (its digits)")):
+        if find_spec(module) is None:
+            raise VlugError(f"demo: {what} is not installed: pip install 'vlug[torch,demo]'")
     sides: dict[str, dict[bool, Any]] = {}
     tasks: list[tuple[str, str, dict[str, Any]]] = [("digits", "digits", {"epochs": epochs})]
     if not (args.quick or args.no_resnet):

@@ -170,7 +170,7 @@ WRONG = [
     ("cross_entropy x=2x3 target=2:i64 label_smoothing=2.0", ShapeError, "must be from 0 to 1"),
     ("reduction x=2x3 axes=2", ShapeError, "axis 2 is out of range"),
     ("reduction x=2x3 axes=0x0", ShapeError, "name a dimension twice"),
-    ("reduction x=2x3 mode=max", ShapeError, "mode 'max' must be add or mean"),
+    ("reduction x=2x3 mode=maximum", ShapeError, "mode .maximum. must be one of"),
 ]
 
 

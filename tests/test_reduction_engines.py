@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import vlug
 from native_check import check, evaluate
-from vlug.engines.cpu.reduction import ReductionEngine
+from vlug.engines.cpu.reduction import ReductionBackwardEngine, ReductionEngine
+from vlug.errors import BadInput, ShapeError
 from vlug.graph import Graph
 from vlug.ops.base import OPERATIONS
+from vlug.ops.reduction import MODES
 from vlug.runtime.device import host
+from vlug.testing_fills import fill
 
 ENGINE = ReductionEngine()
 
@@ -71,3 +75,84 @@ def test_special_values() -> None:
 
 def test_refusals_say_why() -> None:
     assert "alone" in (ENGINE.why_not(Graph.parse("relu x=3"), host()) or "")
+
+
+# --- the other modes, and gradients that need x ---
+BACK = ReductionBackwardEngine()
+MANY = [line for line in OPERATIONS["reduction_backward"].samples() if " x=" in line]
+
+
+def fitting(line: str, seed: int = 0) -> dict[str, np.ndarray]:
+    return fill(Graph.parse(line), "real", seed)
+
+
+@pytest.mark.parametrize("line", MANY)
+def test_gradients(line: str) -> None:
+    check(BACK, line, fitting(line), tolerance=8)
+
+
+@pytest.mark.parametrize("mode", MODES[2:])
+@pytest.mark.parametrize(
+    "x",
+    ["6x7x40:K:s1x6x42 axes=0x2", "6x7x40:K:s900x1x8 axes=1", "40x3000:K axes=0", "30x300:K:s3x100 axes=1"],
+)
+def test_modes_in_other_layouts(x: str, mode: str) -> None:
+    for kind in ("f32", "bf16", "f64"):
+        line = f"reduction x={x.replace('K', kind)} mode={mode}"
+        values = {"x": np.exp(np.random.default_rng(0).standard_normal(Graph.parse(line).inputs[0].dim) / 20)}
+        check(ENGINE, line, values, tolerance=16)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "bf16"])
+def test_norm2_leaves_the_range_only_with_the_result(kind: str) -> None:
+    top = 1e300 if kind == "f64" else 1e30
+    for scale in (top, 1 / top, 1.0):
+        x = np.full((3, 1000), scale)
+        x[1, ::2], x[2] = 1.0, np.where(np.arange(1000) % 2, scale, 1 / scale)
+        check(ENGINE, f"reduction x=3x1000:{kind} axes=1 mode=norm2", {"x": x}, tolerance=32)
+        check(ENGINE, f"reduction x=1000x3:{kind} axes=0 mode=norm2", {"x": x.T}, tolerance=32)
+    want = np.sqrt(1000.0) * 1e30
+    assert vlug.vector_norm(np.full(1000, 1e30, np.float32)) == pytest.approx(want, rel=1e-6)
+    x = np.array([1e30, 1e30, 1e-30, 1e-30], np.float32)
+    assert vlug.prod(x) == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nan_reaches_every_result(mode: str) -> None:
+    x = np.ones((5, 300), np.float32)
+    x[3, 77] = np.nan
+    got = check(ENGINE, f"reduction x=5x300 axes=1 mode={mode}", {"x": x})["y"]
+    assert np.isnan(got).tolist() == [False, False, False, True, False]
+    assert np.isnan(check(ENGINE, f"reduction x=300x5 axes=0 mode={mode}", {"x": x.T})["y"]).sum() == 1
+
+
+def test_ties_share_the_gradient() -> None:
+    x = np.array([[1, 3, 3, -3], [2, 2, 2, 2]], np.float32)
+    dy = np.array([6, 8], np.float32)
+    np.testing.assert_array_equal(vlug.amax_backward(dy, x, vlug.amax(x, 1), 1), [[0, 3, 3, 0], [2, 2, 2, 2]])
+    np.testing.assert_array_equal(vlug.amin_backward(dy, x, vlug.amin(x, 1), 1), [[0, 0, 0, 6], [2, 2, 2, 2]])
+    largest = vlug.vector_norm(x, np.inf, 1)
+    got = vlug.vector_norm_backward(dy, x, largest, np.inf, 1)
+    np.testing.assert_array_equal(got, [[0, 2, 2, -2], [2, 2, 2, 2]])
+
+
+def test_products_with_zeros_have_a_gradient() -> None:
+    x = np.array([[2, 0, 3], [0, 0, 3], [2, 5, 3]], np.float32)
+    got = vlug.prod_backward(np.ones(3, np.float32), x, 1)
+    np.testing.assert_array_equal(got, [[0, 6, 0], [0, 0, 0], [15, 6, 10]])
+
+
+def test_functional_modes() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 5, 6))
+    np.testing.assert_allclose(vlug.prod(x, (0, 2)), x.prod((0, 2)), rtol=1e-13)
+    np.testing.assert_allclose(vlug.vector_norm(x, 1, 1, keepdims=True), np.abs(x).sum(1, keepdims=True))
+    np.testing.assert_allclose(vlug.vector_norm(x), np.linalg.norm(x.ravel()))
+    np.testing.assert_array_equal(vlug.reduce(x, "amax", 0), np.abs(x).max(0))
+    y = vlug.vector_norm(x, 2, 1)
+    np.testing.assert_allclose(vlug.vector_norm_backward(y, x, y, 2, 1), x, rtol=1e-13)
+    with pytest.raises(BadInput, match="ord: 3 must be 1, 2 or inf"):
+        vlug.vector_norm(x, 3)
+    with pytest.raises(ShapeError, match="mode 'median' must be one of"):
+        vlug.reduce(x, "median")
+    with pytest.raises(ShapeError, match=r"y .* must be"):
+        vlug.amax_backward(np.ones(4), x[:, :, 0], np.ones(5), 1)

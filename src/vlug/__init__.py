@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from vlug.frontends.hooks import disable, enable, reset_stats, stats, using
     from vlug.functional import (
         add,
+        amax,
+        amax_backward,
+        amin,
+        amin_backward,
         avg_pool2d,
         avg_pool2d_backward,
         batch_norm,
@@ -47,6 +51,10 @@ if TYPE_CHECKING:
         mean,
         mean_backward,
         mul,
+        prod,
+        prod_backward,
+        reduce,
+        reduce_backward,
         relu,
         relu_backward,
         rng,
@@ -54,6 +62,8 @@ if TYPE_CHECKING:
         softmax_backward,
         sum,
         sum_backward,
+        vector_norm,
+        vector_norm_backward,
     )
     from vlug.graph import Graph
     from vlug.tensor import Tensor
@@ -97,6 +107,10 @@ __all__ = [
     "VlugWarning",
     "__version__",
     "add",
+    "amax",
+    "amax_backward",
+    "amin",
+    "amin_backward",
     "avg_pool2d",
     "avg_pool2d_backward",
     "batch_norm",
@@ -121,6 +135,10 @@ __all__ = [
     "mean",
     "mean_backward",
     "mul",
+    "prod",
+    "prod_backward",
+    "reduce",
+    "reduce_backward",
     "relu",
     "relu_backward",
     "reset_stats",
@@ -131,4 +149,6 @@ __all__ = [
     "sum",
     "sum_backward",
     "using",
+    "vector_norm",
+    "vector_norm_backward",
 ]

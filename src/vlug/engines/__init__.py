@@ -28,6 +28,7 @@ ORDER: tuple[str, ...] = (
     "cpu.dropout:DropoutEngine",
     "cpu.pointwise:PointwiseEngine",
     "cpu.reduction:ReductionEngine",
+    "cpu.reduction:ReductionBackwardEngine",
     "reference:Reference",
 )
 

@@ -16,11 +16,30 @@ from vlug.functional.norm import batch_norm, batch_norm_backward, batch_norm_tra
 from vlug.functional.pointwise import add, mul, relu, relu_backward
 from vlug.functional.pool import avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward
 from vlug.functional.products import linear, linear_backward, matmul
-from vlug.functional.reduction import mean, mean_backward, sum, sum_backward
+from vlug.functional.reduction import (
+    amax,
+    amax_backward,
+    amin,
+    amin_backward,
+    mean,
+    mean_backward,
+    prod,
+    prod_backward,
+    reduce,
+    reduce_backward,
+    sum,
+    sum_backward,
+    vector_norm,
+    vector_norm_backward,
+)
 from vlug.functional.rows import log_softmax, log_softmax_backward, softmax, softmax_backward
 
 __all__ = [
     "add",
+    "amax",
+    "amax_backward",
+    "amin",
+    "amin_backward",
     "avg_pool2d",
     "avg_pool2d_backward",
     "batch_norm",
@@ -42,6 +61,10 @@ __all__ = [
     "mean",
     "mean_backward",
     "mul",
+    "prod",
+    "prod_backward",
+    "reduce",
+    "reduce_backward",
     "relu",
     "relu_backward",
     "rng",
@@ -49,4 +72,6 @@ __all__ = [
     "softmax_backward",
     "sum",
     "sum_backward",
+    "vector_norm",
+    "vector_norm_backward",
 ]

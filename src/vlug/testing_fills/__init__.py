@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from vlug.graph import Graph
-from vlug.testing_fills import conv, dropout, loss, norm, pool, rows
+from vlug.testing_fills import conv, dropout, loss, norm, pool, reduction, rows
 from vlug.testing_fills.base import Array, Fit, Inputs, held, numbers, strew
 
 __all__ = ["FILLS", "fill"]
@@ -21,6 +21,7 @@ FITS: dict[str, Fit] = {
     **loss.FITS,
     **norm.FITS,
     **pool.FITS,
+    **reduction.FITS,
     **rows.FITS,
 }
 #: Inputs that the edge fill strews with inf and NaN, where it is not all of them.
@@ -29,6 +30,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     **dropout.EDGES,
     **loss.EDGES,
     **norm.EDGES,
+    **reduction.EDGES,
     **rows.EDGES,
 }
 

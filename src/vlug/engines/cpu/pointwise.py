@@ -35,6 +35,8 @@ class PointwiseEngine(Engine):
         for node in graph:
             if node.op.name not in _OPS:
                 return f"{node.op.name} is not pointwise"
+            if len([n for n in node.inputs if n is not None]) > 1 and node.op.name == "reduction_backward":
+                return "reduction_backward needs more than dy"
         dim = _dims(graph)
         for node in graph:
             out = graph.outs(node)[0]

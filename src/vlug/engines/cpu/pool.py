@@ -72,7 +72,7 @@ def _global_mean(a: Tensor, b: Tensor, device: CpuDevice) -> Program:
     """Mean over planes (b has 1×1 ones), or its gradient."""
     axes = tuple(range(2, a.rank))
     if math.prod(b.dim[2:]) == 1:
-        return reduction_program(a, b, set(axes), True, True, device)
+        return reduction_program(a, b, set(axes), "mean", True, device)
     g = Graph()
     dy = g.like(a.name, a)
     how = {"mode": "mean", "axes": axes, "keepdim": True, "size": b.dim}

@@ -1,4 +1,4 @@
-"""Builder methods of Graph: sums and means."""
+"""Builder methods of Graph: reductions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ __all__ = ["ReductionMethods"]
 
 
 class ReductionMethods(Base):
-    """Sums and means."""
+    """Reductions."""
 
     def reduction(
         self, x: Tensor, *, mode: str = "add", axes: Ints = (), keepdim: bool = False, **options: Any
     ) -> Tensor:
-        """Sum (mode "add") or mean of x over `axes`, all if none are given."""
+        """x reduced over `axes`, all if none are given; the modes stand in ops.reduction.MODES."""
         y: Tensor = self.call("reduction", x, mode=mode, axes=axes, keepdim=keepdim, **options)
         return y
 
     def reduction_backward(
         self,
         dy: Tensor,
+        x: Tensor | None = None,
+        y: Tensor | None = None,
         *,
         size: Sequence[int],
         mode: str = "add",
@@ -31,8 +33,8 @@ class ReductionMethods(Base):
         keepdim: bool = False,
         **options: Any,
     ) -> Tensor:
-        """dy spread over the dimensions that reduction summed; size: all dims of dx."""
+        """dx of reduction's dy, of dims `size`; x and y for the modes that need them."""
         dx: Tensor = self.call(
-            "reduction_backward", dy, size=tuple(size), mode=mode, axes=axes, keepdim=keepdim, **options
+            "reduction_backward", dy, x, y, size=tuple(size), mode=mode, axes=axes, keepdim=keepdim, **options
         )
         return dx

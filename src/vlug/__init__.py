@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
     from vlug.frontends.hooks import disable, enable, reset_stats, stats, using
     from vlug.functional import (
+        adam_step,
+        adamw_step,
         add,
         amax,
         amax_backward,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         relu,
         relu_backward,
         rng,
+        sgd_step,
         softmax,
         softmax_backward,
         sum,
@@ -106,6 +109,8 @@ __all__ = [
     "VlugError",
     "VlugWarning",
     "__version__",
+    "adam_step",
+    "adamw_step",
     "add",
     "amax",
     "amax_backward",
@@ -143,6 +148,7 @@ __all__ = [
     "relu_backward",
     "reset_stats",
     "rng",
+    "sgd_step",
     "softmax",
     "softmax_backward",
     "stats",

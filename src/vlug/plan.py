@@ -85,6 +85,8 @@ class ExecutionPlan:
         self.steps = tuple(steps)
         self.rejected = tuple(rejected)
         self.outer = tuple(t.name for t in (*graph.inputs, *graph.outputs))
+        self._written = frozenset(t.name for t in graph.outputs)
+        self._maker = {n: node for node in graph for n in node.outputs if n is not None}
         self._layout = _lay_out(graph, self.steps)
         self._words: dict[tuple[str, ...], Any] = {}
 
@@ -176,8 +178,8 @@ class ExecutionPlan:
                 self._run_mixed(held)
 
     def _check(self, arrays: Mapping[str, Any]) -> dict[str, handle.Array]:
-        written = {t.name for t in self.graph.outputs}
-        unknown = [n for n in arrays if n not in self.outer]
+        written, known = self._written, frozenset(self.outer)
+        unknown = [n for n in arrays if n not in known]
         if unknown:
             raise BadInput(f"{unknown[0]}: not a tensor of the graph; it has {', '.join(self.outer)}")
         held: dict[str, handle.Array] = {}
@@ -185,20 +187,31 @@ class ExecutionPlan:
             if name not in arrays:
                 raise BadInput(f"{name}: no array came for it; the graph has {', '.join(self.outer)}")
             held[name] = _array(arrays[name], self.graph.tensors[name], name in written)
-        self._check_overlap(held, written)
+        self._check_overlap(held)
         return held
 
-    def _check_overlap(self, held: Mapping[str, handle.Array], written: set[str]) -> None:
-        """Outputs may not share memory with anything else, running statistics and exact in-place aside."""
-        reach = {n: (a.pointer, a.pointer + self._bytes(n)) for n, a in held.items() if a.size}
-        for out in written & reach.keys():
-            start, end = reach[out]
-            for other, (a, b) in reach.items():
-                if other == out or (other in written and other < out) or b <= start or end <= a:
-                    continue
-                same = a == start and held[other].strides == held[out].strides
-                if not (same and _in_place(self.graph, other, out)):
-                    raise BadInput(f"{out}: its memory overlaps that of {other}")
+    def _check_overlap(self, held: Mapping[str, handle.Array]) -> None:
+        """Outputs may not share memory with anything else, what may be updated in place aside."""
+        reach = sorted((a.pointer, a.pointer + self._bytes(n), n) for n, a in held.items() if a.size)
+        near: list[tuple[int, int, str]] = []
+        for start, end, name in reach:
+            near = [r for r in near if r[1] > start]
+            for other_start, _, other in near:
+                for out, read in ((name, other), (other, name)):
+                    if out not in self._written or (read in self._written and read < out):
+                        continue
+                    same = other_start == start and held[other].strides == held[name].strides
+                    if not (same and self._in_place(read, out)):
+                        raise BadInput(f"{out}: its memory overlaps that of {read}")
+            near.append((start, end, name))
+
+    def _in_place(self, other: str, out: str) -> bool:
+        """Whether `out` may be written where `other` is read."""
+        node = self._maker[out]
+        port = node.op.outputs[node.outputs.index(out)].rstrip("?")
+        if port.startswith("next_") and other in node.inputs:
+            return node.op.port(node.inputs.index(other)) == port.removeprefix("next_")
+        return len(self.graph) == 1 and node.op.name in _POINTWISE
 
     def _bytes(self, name: str) -> int:
         t = self.graph.tensors[name]
@@ -509,17 +522,9 @@ def _lay_out(graph: Graph, steps: Sequence[Step]) -> _Layout:
 
 
 # --- arrays ---
-_POINTWISE = frozenset({"relu", "relu_backward", "add", "mul", "bias", "batchnorm_inference"})
-
-
-def _in_place(graph: Graph, other: str, out: str) -> bool:
-    """Whether `out` may be written where `other` is read."""
-    for node in graph:
-        if out in node.outputs:
-            port = node.op.outputs[node.outputs.index(out)].rstrip("?")
-            if port.startswith("next_") and other in node.inputs:
-                return node.op.port(node.inputs.index(other)) == port.removeprefix("next_")
-    return len(graph) == 1 and graph.nodes[0].op.name in _POINTWISE
+_POINTWISE = frozenset(
+    {"relu", "relu_backward", "add", "mul", "bias", "batchnorm_inference", "dropout", "dropout_backward"}
+)
 
 
 def _array(given: Any, t: Tensor, written: bool) -> handle.Array:

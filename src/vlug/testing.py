@@ -26,7 +26,7 @@ from vlug.graph import Graph
 from vlug.tensor import Tensor, channels_last_strides, contiguous_strides
 from vlug.testing_fills import FILLS, fill
 from vlug.testing_fills.base import held
-from vlug.testing_plain import plain
+from vlug.testing_plain import is_double, plain
 
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
@@ -273,8 +273,8 @@ def _plain_errors(
     Of f64 the reference itself is no more exact than a plain run: there the error of the same graph in f32
     counts, in proportion, and half as much again for the reference's own.
     """
-    narrow = derive(graph, _narrowed) if _has_f64(graph) else graph
-    if narrow is not graph and not _has_f64(narrow):  # an operation may say f64 by an attribute
+    narrow = derive(graph, _narrowed) if is_double(graph) else graph
+    if narrow is not graph and not is_double(narrow):  # an operation may say f64 by an attribute
         rounded = {t.name: _rounded(inputs[t.name], t.dtype) for t in narrow.inputs}
         found = _plain_errors(narrow, rounded, evaluate(narrow, rounded))
         return {name: 1.5 * 2.0**-29 * error for name, error in found.items()}
@@ -285,10 +285,6 @@ def _plain_errors(
         error = error[np.isfinite(error)]
         worst[t.name] = float(error.max()) if error.size else 0.0
     return worst
-
-
-def _has_f64(graph: Graph) -> bool:
-    return any(t.dtype == F64 for t in graph.tensors.values())
 
 
 def _narrowed(t: Tensor) -> Tensor:

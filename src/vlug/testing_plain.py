@@ -19,15 +19,22 @@ from vlug.ops.matmul import Matmul
 from vlug.ops.window import pad_spatial, taps
 from vlug.tensor import Tensor
 
-__all__ = ["plain"]
+__all__ = ["is_double", "plain"]
 
 Array = NDArray[Any]
+
+
+def is_double(graph: Graph) -> bool:
+    """Whether a graph computes in f64; an optimiser's scalars alone do not make it."""
+    floats = [t for t in graph.tensors.values() if t.dtype.is_float]
+    double = [t for t in floats if t.dtype == F64]
+    return any(t.numel != 1 for t in double) or (double == floats and bool(floats))
 
 
 def plain(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Every tensor of the graph, as float64 that its dtype holds."""
     known: dict[str, Array] = {}
-    wide = np.float64 if any(t.dtype == F64 for t in graph.tensors.values()) else np.float32
+    wide = np.float64 if is_double(graph) else np.float32
     with np.errstate(all="ignore"):
         for t in graph.inputs:
             a = inputs[t.name]

@@ -26,6 +26,7 @@ ORDER: tuple[str, ...] = (
     "cpu.softmax:SoftmaxEngine",
     "cpu.loss:CrossEntropyEngine",
     "cpu.dropout:DropoutEngine",
+    "cpu.optim:OptimEngine",
     "cpu.pointwise:PointwiseEngine",
     "cpu.reduction:ReductionEngine",
     "cpu.reduction:ReductionBackwardEngine",

@@ -13,6 +13,7 @@ from vlug.functional.conv import conv2d, conv2d_backward
 from vlug.functional.dropout import dropout, dropout_backward, rng
 from vlug.functional.loss import cross_entropy, cross_entropy_backward
 from vlug.functional.norm import batch_norm, batch_norm_backward, batch_norm_training
+from vlug.functional.optim import adam_step, adamw_step, sgd_step
 from vlug.functional.pointwise import add, mul, relu, relu_backward
 from vlug.functional.pool import avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward
 from vlug.functional.products import linear, linear_backward, matmul
@@ -35,6 +36,8 @@ from vlug.functional.reduction import (
 from vlug.functional.rows import log_softmax, log_softmax_backward, softmax, softmax_backward
 
 __all__ = [
+    "adam_step",
+    "adamw_step",
     "add",
     "amax",
     "amax_backward",
@@ -68,6 +71,7 @@ __all__ = [
     "relu",
     "relu_backward",
     "rng",
+    "sgd_step",
     "softmax",
     "softmax_backward",
     "sum",

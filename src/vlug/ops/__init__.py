@@ -1,6 +1,6 @@
 """What operations mean, nothing of how: importing this package registers every one of them."""
 
-from vlug.ops import conv, dropout, loss, matmul, norm, pointwise, pool, reduction, softmax
+from vlug.ops import conv, dropout, loss, matmul, norm, optim, pointwise, pool, reduction, softmax
 from vlug.ops.base import OPERATIONS
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "loss",
     "matmul",
     "norm",
+    "optim",
     "pointwise",
     "pool",
     "reduction",

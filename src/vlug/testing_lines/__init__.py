@@ -1,6 +1,6 @@
 """Random problem lines of every operation, from a seed: small, valid, odd sizes more often than round."""
 
-from vlug.testing_lines import conv, dropout, loss, matmul, norm, pointwise, pool, reduction, softmax
+from vlug.testing_lines import conv, dropout, loss, matmul, norm, optim, pointwise, pool, reduction, softmax
 from vlug.testing_lines.base import Line
 
 __all__ = ["LINES"]
@@ -12,6 +12,7 @@ LINES: dict[str, Line] = {
     **loss.LINES,
     **matmul.LINES,
     **norm.LINES,
+    **optim.LINES,
     **pointwise.LINES,
     **pool.LINES,
     **reduction.LINES,

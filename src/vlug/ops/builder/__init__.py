@@ -5,6 +5,7 @@ from vlug.ops.builder.dropout import DropoutMethods
 from vlug.ops.builder.loss import LossMethods
 from vlug.ops.builder.matmul import MatmulMethods
 from vlug.ops.builder.norm import NormMethods
+from vlug.ops.builder.optim import OptimMethods
 from vlug.ops.builder.pointwise import PointwiseMethods
 from vlug.ops.builder.pool import PoolMethods
 from vlug.ops.builder.reduction import ReductionMethods
@@ -19,6 +20,7 @@ class Methods(
     LossMethods,
     MatmulMethods,
     NormMethods,
+    OptimMethods,
     PointwiseMethods,
     PoolMethods,
     ReductionMethods,

@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from vlug import config, heuristics
 from vlug.engines.base import Engine, EngineConfig, NativeProgram, Program
 from vlug.errors import BadInput, DTypeError, NotSupported, ShapeError
@@ -176,6 +178,14 @@ class ExecutionPlan:
                 self._run_native(held)
             else:
                 self._run_mixed(held)
+
+    def run_checked(self, arrays: Mapping[str, handle.Array | NDArray[Any]]) -> None:
+        """As `execute`, for arrays whose dims, strides, dtypes and memory the caller has already checked."""
+        held = {n: handle.array(arrays[n]) for n in self.outer}
+        if self.is_native:
+            self._run_native(held)
+        else:
+            self._run_mixed(held)
 
     def _check(self, arrays: Mapping[str, Any]) -> dict[str, handle.Array]:
         written, known = self._written, frozenset(self.outer)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlug.dtypes import dtype
 from vlug.errors import BadInput, ShapeError
 from vlug.functional.base import floats
 from vlug.runtime import handle
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["adam_step", "adamw_step", "sgd_step"]
 
-_Layout = tuple[tuple[int, ...], tuple[int, ...], Any]
+_Layout = tuple[tuple[int, ...], tuple[int, ...], str]
 
 
 def sgd_step(
@@ -122,21 +123,36 @@ def _step(
             raise ShapeError(f"{n}: {len(arrays)} arrays came for {count} parameters")
     numbers = {n: np.array(x) for n, x in scalars.items()}
     steps = None if step is None else _steps(step, count)
+    _apart(lists, written)
     rows = list(zip(*lists.values())) if count else []
-    layouts = tuple(tuple((a.shape, a.strides, a.dtype) for a in row) for row in rows)
+    layouts = tuple(tuple((a.shape, a.strides, a.dtype.name) for a in row) for row in rows)
     for at in _groups(layouts):
         chosen = tuple(layouts[i] for i in at)
         graph = _graph(name, tuple(lists), tuple(scalars), tuple(flags.items()), chosen, steps is not None)
         held: dict[str, Any] = dict(numbers)
         for k, i in enumerate(at):
             for n, a in zip(lists, rows[i]):
-                if not (n == "buf" and flags.get("first")):
-                    held[f"{n}{k}"] = a
-                if n in written:
-                    held[f"next_{n}{k}"] = a
+                held[f"{n}{k}"] = held[f"next_{n}{k}"] = a
             if steps is not None:
                 held[f"step{k}"] = steps[i]
-        plan(graph).execute(held)
+        plan(graph).run_checked(held)
+
+
+def _apart(lists: Mapping[str, Sequence[handle.Array]], written: Sequence[str]) -> None:
+    """Raise BadInput if an array that is written shares memory with another."""
+    reach = []
+    for n, arrays in lists.items():
+        for i, a in enumerate(arrays):
+            if a.size:
+                span = sum((d - 1) * s for d, s in zip(a.shape, a.strides)) + 1
+                reach.append((a.pointer, a.pointer + span * a.dtype.itemsize, n in written, n, i))
+    reach.sort()
+    end = end_written = 0
+    for start, stop, changed, n, i in reach:
+        if start < (end if changed else end_written):
+            raise BadInput(f"{n}[{i}]: its memory overlaps that of another array of the step")
+        end = max(end, stop)
+        end_written = max(end_written, stop if changed else 0)
 
 
 def _list(given: Any, argument: str, written: bool) -> list[handle.Array]:
@@ -164,12 +180,16 @@ def _steps(step: Any, count: int) -> list[Any]:
     return [out[s] for s in many]
 
 
+def _tensor(shape: tuple[int, ...], strides: tuple[int, ...], kind: str) -> Tensor:
+    return Tensor(shape, strides, dtype(kind)).normalised
+
+
 @lru_cache(maxsize=256)
 def _groups(layouts: tuple[tuple[_Layout, ...], ...]) -> list[list[int]]:
     """Which parameters go together: dense ones of the same dtypes; any other by itself."""
     groups: dict[Any, list[int]] = {}
     for i, row in enumerate(layouts):
-        tensors = [Tensor(shape, strides, kind).normalised for shape, strides, kind in row]
+        tensors = [_tensor(*layout) for layout in row]
         first = tensors[0]
         dense = first.span == first.numel and not first.overlaps
         alike = all(t.dim == first.dim and t.has_strides(first.stride) for t in tensors)
@@ -194,7 +214,7 @@ def _graph(
     g = Graph()
     numbers = {n: g.tensor(n, (), "f64") for n in scalars}
     for k, row in enumerate(layouts):
-        full = {n: Tensor(shape, strides, kind).normalised for n, (shape, strides, kind) in zip(ports, row)}
+        full = {n: _tensor(*layout) for n, layout in zip(ports, row)}
         first = dict(flags).get("first", False)
         known = {n: g.like(f"{n}{k}", t) for n, t in full.items() if not (n == "buf" and first)}
         if counted:

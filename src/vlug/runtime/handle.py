@@ -84,10 +84,16 @@ def array(x: Any, argument: str = "x", writable: bool = False) -> Array:
     return found
 
 
+_KNOWN: dict[Any, DType] = {}  # element types by NumPy's
+
+
 def _from_numpy(x: NDArray[Any], argument: str) -> Array:
     if not x.dtype.isnative:
         raise DTypeError(f"{argument}: byte order of {x.dtype} is not the machine's")
-    kind, item = dtype(x.dtype, argument), x.dtype.itemsize
+    item = x.dtype.itemsize
+    kind = _KNOWN.get(x.dtype)
+    if kind is None:
+        kind = _KNOWN[x.dtype] = dtype(x.dtype, argument)  # several microseconds
     if any(s % item for s, d in zip(x.strides, x.shape, strict=True) if d > 1):
         raise BadInput(f"{argument}: byte strides {x.strides} are not multiples of the element's {item}")
     strides = tuple(s // item for s in x.strides)

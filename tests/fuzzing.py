@@ -47,7 +47,7 @@ def chain(r: random.Random) -> str:
             step = f"{head} {last} {' '.join(tail)}".strip()
         elif kind < 0.75 and y.rank >= 2:
             axis = r.randrange(y.rank)
-            step = f"bias {last} b:b{i}={y.dim[axis]} axis={axis}"
+            step = f"bias {last} b:b{i}={y.dim[axis]}:{y.dtype} axis={axis}"
         else:
             other = r.choice([last, "t0"])
             step = f"{r.choice(['add', 'mul'])} {last} {other}"
@@ -99,7 +99,12 @@ def run(
     """Run the trials of some seeds; `before` is told of each before it runs (a crash would not return)."""
     began = time.monotonic()
     for seed in seeds:
-        for trial in draw(operation, seed):
+        try:
+            trials = list(draw(operation, seed))
+        except Exception as e:  # a random line that is none
+            tally.failed.append((f"({operation}, seed {seed})", f"{type(e).__name__}: {e}"))
+            continue
+        for trial in trials:
             before(seed, trial)
             try:
                 why = trial.run()

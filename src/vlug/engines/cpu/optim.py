@@ -73,6 +73,7 @@ class OptimEngine(Engine):
             "full": full,
             "step": step,
             "results": tuple(graph.tensors[n].dtype.name for n in first.outputs if n is not None),
+            "alone": len(graph) == 1,
             "by": 2 if ALL[device.isa].registers == 32 else 1,
         }
         tensors = [_full(graph, node) for node in graph]

@@ -11,7 +11,7 @@ from vlug.engines.cpu.kernels.common import sizes, unflatten, units
 
 __all__ = ["BAD_STEP", "optimise"]
 
-#: The code of a step that is no whole number of 1 or more: nothing was written.
+#: The code of a step that is no whole number of 0 or more: nothing was written.
 BAD_STEP = 21
 Kinds = tuple[tuple[str, str], ...]
 
@@ -69,6 +69,14 @@ def _power(k: Kernel, base: Val, n: Val) -> Val:
     return result.get()
 
 
+def _correction(k: Kernel, step: Val, s: dict[str, Val]) -> tuple[Val, Val]:
+    """(size, scale) after so many steps."""
+    whole = step.to("i64")
+    k.error_if(whole.to("f64").ne(step) | (step < 0.0) | (step >= 2.0**53), BAD_STEP)
+    beta1, beta2 = (_power(k, s[n], whole) for n in ("beta1", "beta2"))
+    return s["lr"] / (1.0 - beta1), 1.0 / sqrt(1.0 - beta2)
+
+
 def _corrections(k: Kernel, steps: Any, count: Int, s: dict[str, Val]) -> View:
     """(size, scale) of each tensor; equal steps in a row, the usual case, are worked out once."""
     made = k.shared(count, 2, dtype="f64")
@@ -76,12 +84,10 @@ def _corrections(k: Kernel, steps: Any, count: Int, s: dict[str, Val]) -> View:
     for t in k.range(count):
         step = steps(t)
         with k.when(step.ne(known)):
-            whole = step.to("i64")
-            odd = whole.to("f64").ne(step) | (step < 1.0) | (step >= 2.0**53)
-            k.error_if(odd, BAD_STEP)
+            now, by = _correction(k, step, s)
             known.set(step)
-            size.set(s["lr"] / (1.0 - _power(k, s["beta1"], whole)))
-            scale.set(1.0 / sqrt(1.0 - _power(k, s["beta2"], whole)))
+            size.set(now)
+            scale.set(by)
         made[t, 0] = size
         made[t, 1] = scale
     return made
@@ -104,11 +110,12 @@ def optimise(
     inner: tuple[int, ...],
     outer: int,
     by: int,
+    alone: bool,
 ) -> None:
     """Tensors: the scalars, then for each parameter `full` ones (name, dtype), its step if the rule has one,
     the results.
 
-    Without `inner`: any number of dense parameters. Behind the named arguments stand start[U + 1] and then
+    alone: there is one parameter, and no workspace. Without `inner`: any number of dense parameters. Behind the named arguments stand start[U + 1] and then
     pieces[…][3] (parameter, first element, end): unit u does the pieces from start[u] to start[u + 1]. With
     `inner` (each tensor's stride along N: 1, or -1 for one known at run time): one parameter, axes E and N.
     """
@@ -122,14 +129,20 @@ def optimise(
     def tensor(t: Int, j: int) -> Any:
         return _pointer(k, t * each + (first + j))
 
-    made = None
-    if step:
-        made = _corrections(k, lambda t: View(k, tensor(t, len(full)), (1,), [1], step)[0].to("f64"), T, wide)
+    def step_of(t: Int) -> Val:
+        return View(k, tensor(t, len(full)), (1,), [1], step)[0].to("f64")
+
+    one, many = None, None
+    if step and alone:
+        one = [v.to(dtype) for v in _correction(k, step_of(0), wide)]
+    elif step:
+        many = _corrections(k, step_of, T, wide)
 
     def update(t: Int) -> Any:
         own = dict(s)
-        if made is not None:
-            own |= {"size": made[t, 0].to(dtype), "scale": made[t, 1].to(dtype)}
+        if step:
+            size, scale = one or [many[t, i].to(dtype) for i in range(2)]
+            own |= {"size": size, "scale": scale}
         return lambda x: RULES[rule](x, own, flags)
 
     def lines(views: Sequence[View], of: Any, lo: Int, hi: Int) -> None:

@@ -209,6 +209,7 @@ def test_bad_arguments_are_named() -> None:
         (lambda: vlug.adam_step([p, p], [g, g], [m, m * 1], [v, v * 1], step=1), BadInput, "overlaps"),
         (lambda: vlug.adam_step(p[::-1], g, m, v, step=1), BadInput, "p: negative strides"),
         (lambda: vlug.sgd_step(p, g, lr=0.1, momentum=0.9), BadInput, "buf: momentum"),
+        (lambda: vlug.sgd_step(p, g, m, lr=0.1), BadInput, "momentum: 0 beside buffers"),
         (lambda: vlug.sgd_step([[1]], [g], lr=0.1), BadInput, r"p\[0\]: list is no array"),
         (lambda: vlug.sgd_step(p.astype(int), g, lr=0.1), DTypeError, "p is i64"),
         (lambda: vlug.sgd_step(np.broadcast_to(p[:1], 4), g, lr=0.1), BadInput, "read-only"),

@@ -38,10 +38,13 @@ def sgd_step(
     """A step of stochastic gradient descent, in place, as torch.optim.SGD takes it.
 
     p, g, buf: parameters, gradients, momentum buffers: an array each, or a list of arrays each (one call for
-    all of them). Without buf there is no momentum. first: buf is only written (it becomes the gradient).
+    all of them). There is a buf exactly if momentum is not 0. first: buf is only written (it becomes the
+    gradient).
     """
     if buf is None and (momentum or nesterov or first):
         raise BadInput("buf: momentum, nesterov and first need buffers")
+    if buf is not None and not momentum:
+        raise BadInput("momentum: 0 beside buffers: leave buf out")
     scalars = floats(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
     flags = {"nesterov": bool(nesterov), "maximize": bool(maximize), "first": bool(first)}
     written = ("p", "buf")

@@ -63,7 +63,8 @@ class SgdStep(_Step):
     """Stochastic gradient descent: g' = g + weight_decay · p, b' = momentum · b + (1 - dampening) · g',
     p' = p - lr · b' (nesterov: lr · (g' + momentum · b'); without a buffer: lr · g').
 
-    maximize: g is taken with the other sign. first: b' = g', and no b comes. As torch.optim.SGD.
+    maximize: g is taken with the other sign. first: b' = g', and no b comes. As torch.optim.SGD: there is a
+    buffer exactly if momentum is not 0 (an engine reports a code where that is not so).
     """
 
     nesterov: bool = False

@@ -25,6 +25,8 @@ def _step(at: Inputs) -> None:
     for port, choices in SCALARS.items():
         if port in at.ports:
             at.put(port, at.rng.choice(choices))
+    if at.op.name == "sgd_step" and at.ports.get("buf") is None and not at.op.first:
+        at.put("momentum", 0.0)
     for port in ("v", "vmax"):
         squares = at.get(port)
         if squares is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlug.bench.peers import conv, matmul, norm, pointwise, pool, reduction, softmax
+from vlug.bench.peers import conv, matmul, norm, optim, pointwise, pool, reduction, softmax
 from vlug.bench.peers.base import DTYPES, Maker, Peer, make
 from vlug.errors import NotSupported
 from vlug.graph import Graph
@@ -13,6 +13,7 @@ MAKERS: dict[str, Maker] = {
     **conv.MAKERS,
     **matmul.MAKERS,
     **norm.MAKERS,
+    **optim.MAKERS,
     **pointwise.MAKERS,
     **pool.MAKERS,
     **reduction.MAKERS,

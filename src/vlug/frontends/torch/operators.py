@@ -76,6 +76,15 @@ OPERATORS = (
     Operator("_softmax_backward_data", "TTit", 1, "softmax"),
     Operator("_log_softmax", "Tib", 1, "log_softmax"),
     Operator("_log_softmax_backward_data", "TTit", 1, "log_softmax"),
+    *(
+        Operator(f"{name}{overload}", kinds.replace("$", rate), 0, family)
+        for name, kinds, family in (
+            ("_fused_adam_", "EEEEEE$vvvvbbOO", "adam"),
+            ("_fused_adamw_", "EEEEEE$vvvvbbOO", "adam"),
+            ("_fused_sgd_", "EEEvv$vbbbOO", "sgd"),
+        )
+        for overload, rate in (("", "v"), (".tensor_lr", "T"))
+    ),
 )
 BY_NAME = {op.name: op for op in OPERATORS}
 FAMILIES = tuple(dict.fromkeys(op.family for op in OPERATORS))

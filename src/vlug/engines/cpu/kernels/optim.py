@@ -9,10 +9,11 @@ from vlug.codegen.ir import Int, Kernel, Val, View, maximum, select, sqrt
 from vlug.codegen.types import I64, PTR
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units
 
-__all__ = ["BAD_STEP", "optimise"]
+__all__ = ["BAD_MOMENTUM", "BAD_STEP", "optimise"]
 
-#: The code of a step that is no whole number of 0 or more: nothing was written.
-BAD_STEP = 21
+#: Codes: a step that is no whole number of 0 or more; momentum without a buffer or a buffer without momentum.
+#: Nothing was written then.
+BAD_STEP, BAD_MOMENTUM = 21, 22
 Kinds = tuple[tuple[str, str], ...]
 
 
@@ -113,9 +114,9 @@ def optimise(
     alone: bool,
 ) -> None:
     """Tensors: the scalars, then for each parameter `full` ones (name, dtype), its step if the rule has one,
-    the results.
+    the results. alone: there is one parameter, and no workspace is needed.
 
-    alone: there is one parameter, and no workspace. Without `inner`: any number of dense parameters. Behind the named arguments stand start[U + 1] and then
+    Without `inner`: any number of dense parameters. Behind the named arguments stand start[U + 1] and then
     pieces[…][3] (parameter, first element, end): unit u does the pieces from start[u] to start[u + 1]. With
     `inner` (each tensor's stride along N: 1, or -1 for one known at run time): one parameter, axes E and N.
     """
@@ -132,10 +133,15 @@ def optimise(
     def step_of(t: Int) -> Val:
         return View(k, tensor(t, len(full)), (1,), [1], step)[0].to("f64")
 
-    one, many = None, None
-    if step and alone:
+    one: list[Val] = []
+    many: Any = None
+    if rule == "sgd_step":
+        buffered = "first" in flags or any(n == "buf" for n, _ in full)
+        none = wide["momentum"].eq(0.0)
+        k.error_if(none if buffered else ~none, BAD_MOMENTUM)
+    elif alone:
         one = [v.to(dtype) for v in _correction(k, step_of(0), wide)]
-    elif step:
+    else:
         many = _corrections(k, step_of, T, wide)
 
     def update(t: Int) -> Any:

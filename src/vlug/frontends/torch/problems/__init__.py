@@ -12,7 +12,7 @@ from typing import Any
 from vlug.errors import BadInput
 from vlug.frontends.torch.keys import Pass
 from vlug.frontends.torch.operators import Operator
-from vlug.frontends.torch.problems import conv, matmul, norm, pointwise, pool, reduction, softmax
+from vlug.frontends.torch.problems import conv, matmul, norm, optim, pointwise, pool, reduction, softmax
 from vlug.frontends.torch.problems.base import Maker, Problem
 
 __all__ = ["PROBLEMS", "Problem", "problem"]
@@ -21,6 +21,7 @@ PROBLEMS: dict[str, Maker] = {
     **conv.PROBLEMS,
     **matmul.PROBLEMS,
     **norm.PROBLEMS,
+    **optim.PROBLEMS,
     **pointwise.PROBLEMS,
     **pool.PROBLEMS,
     **reduction.PROBLEMS,

@@ -280,7 +280,7 @@ def test_signatures_are_torchs() -> None:
         schema = getattr(getattr(torch.ops.aten, name), overload or "default")._schema
         assert len(schema.arguments) == len(op.kinds), op.name
         for a, kind in zip(schema.arguments, op.kinds):
-            declared = re.search(rf"([^\s(]+(?:\(.!\))?) {a.name}(?=[,=)])", str(schema))
+            declared = re.search(rf"(\w+(?:\(.!\))?(?:\[\d*\])?\??) {a.name}(?=[,=)])", str(schema))
             assert declared
             typed = re.sub(r"\[\d\]", "[]", re.sub(r"\(.!?\)", "", declared.group(1)))
             assert kind in letters[typed], f"{op.name} {a.name}: {typed} is not {kind}"

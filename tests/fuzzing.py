@@ -60,12 +60,15 @@ def draw(operation: str, seed: int) -> Iterator[Trial]:
     """The trials of a seed: one problem on every engine that might take it, and as a plan."""
     r = random.Random(f"{operation} {seed}")
     line = (chain if operation == CHAIN else LINES[operation])(r).strip()
-    allowed = [d.name for d in Graph.parse(line).nodes[0].op.dtypes if d.kind == "f"] or [""]
+    graph = Graph.parse(line)
+    allowed = [d.name for d in graph.nodes[0].op.dtypes if d.kind == "f"] or [""]
+    if any(t.dtype.kind == "f" and t.dtype.name != "f32" for t in graph.tensors.values()):
+        allowed = [""]  # the line says which types go together
     trial = Trial(
         line,
         fill=r.choice(["exact", "exact", "real", "real", "edge"]),
         seed=r.randrange(1 << 16),
-        dtype=r.choice(["f32", *allowed]) if "f32" in allowed else r.choice(allowed),
+        dtype=r.choice(["f32", *allowed] if "f32" in allowed else allowed),
         variant=r.choice(VARIANT_NAMES),
         isa=r.choice(ISAS) if ISAS else "",
         threads=r.choice([1, 1, 2, 3]),

@@ -22,6 +22,7 @@ ORDER: tuple[str, ...] = (
     "cpu.conv_wgrad:ConvWgrad",
     "cpu.matmul:Matmul",
     "cpu.norm:BatchnormEngine",
+    "cpu.row_norm:RowNormEngine",
     "cpu.pool:PoolEngine",
     "cpu.softmax:SoftmaxEngine",
     "cpu.loss:CrossEntropyEngine",

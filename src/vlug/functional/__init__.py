@@ -13,6 +13,7 @@ from vlug.functional.conv import conv2d, conv2d_backward
 from vlug.functional.dropout import dropout, dropout_backward, rng
 from vlug.functional.loss import cross_entropy, cross_entropy_backward
 from vlug.functional.norm import batch_norm, batch_norm_backward, batch_norm_training
+from vlug.functional.norm_rows import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from vlug.functional.optim import adam_step, adamw_step, sgd_step
 from vlug.functional.pointwise import add, mul, relu, relu_backward
 from vlug.functional.pool import avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward
@@ -54,6 +55,8 @@ __all__ = [
     "cross_entropy_backward",
     "dropout",
     "dropout_backward",
+    "layer_norm",
+    "layer_norm_backward",
     "linear",
     "linear_backward",
     "log_softmax",
@@ -70,6 +73,8 @@ __all__ = [
     "reduce_backward",
     "relu",
     "relu_backward",
+    "rms_norm",
+    "rms_norm_backward",
     "rng",
     "sgd_step",
     "softmax",

@@ -1,6 +1,6 @@
 """What operations mean, nothing of how: importing this package registers every one of them."""
 
-from vlug.ops import conv, dropout, loss, matmul, norm, optim, pointwise, pool, reduction, softmax
+from vlug.ops import conv, dropout, loss, matmul, norm, optim, pointwise, pool, reduction, row_norm, softmax
 from vlug.ops.base import OPERATIONS
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "pointwise",
     "pool",
     "reduction",
+    "row_norm",
     "softmax",
 ]

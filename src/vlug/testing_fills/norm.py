@@ -27,7 +27,21 @@ def _batchnorm_backward(at: Inputs) -> None:
     at.put("inv_std", 1 / np.sqrt(x.var(axis=axes) + 1e-5))
 
 
+def _row_norm_backward(at: Inputs) -> None:
+    x = at.get("x")
+    if x is None or not x.size:
+        positive(at, "inv_std")
+        return
+    axes = tuple(range(at.op.axis, x.ndim))
+    mean = x.mean(axis=axes) if "mean" in at.ports else 0.0
+    square = (x * x).mean(axis=axes) if "mean" not in at.ports else x.var(axis=axes)
+    at.put("mean", mean)
+    at.put("inv_std", 1 / np.sqrt(square + 1e-5))
+
+
 FITS: dict[str, Fit] = {
+    "layernorm_backward": _row_norm_backward,
+    "rmsnorm_backward": _row_norm_backward,
     "batchnorm": lambda at: positive(at, "running_var"),
     "batchnorm_inference": lambda at: positive(at, "var"),
     "batchnorm_backward": _batchnorm_backward,
@@ -36,4 +50,8 @@ EDGES: dict[str, tuple[str, ...]] = {
     "batchnorm": ("x",),
     "batchnorm_inference": ("x",),
     "batchnorm_backward": ("dy",),
+    "layernorm": ("x",),
+    "layernorm_backward": ("dy",),
+    "rmsnorm": ("x",),
+    "rmsnorm_backward": ("dy",),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from functools import partial
 
@@ -23,6 +24,21 @@ def _norm(name: str, r: random.Random) -> str:
     return f"batchnorm_backward dy={x} x={x} {scale} mean={c} inv_std={c} training={r.randint(0, 1)}"
 
 
+def _row_norm(name: str, r: random.Random) -> str:
+    dim = [r.choice([0, 1, 2, 5, 17, 40]), *shape(r)[:3]]
+    dim[-1] = r.choice([0, 1, 3, 16, 33, 77, 200, dim[-1]])
+    axis = r.randrange(len(dim))
+    if name == "rmsnorm_backward" and math.prod(dim[axis:]) == 1:
+        dim[-1] = 2  # of one element dx is a difference of equal numbers: rounding, whatever computes it
+    x, row, stat = dims(*dim), dims(*dim[axis:]), dims(*dim[:axis], *[1] * (len(dim) - axis))
+    scale = f"scale={row}" if r.random() < 0.7 else ""
+    if name.endswith("_backward"):
+        mean = f"mean={stat}" if name.startswith("layernorm") else ""
+        return f"{name} dy={x} x={x} {scale} {mean} inv_std={stat} axis={axis}"
+    bias = f"bias={row}" if r.random() < 0.7 else ""
+    return f"{name} x={x} {scale} {bias} axis={axis} eps={r.choice([0.0, 1e-5, 0.1])}"
+
+
 LINES: dict[str, Line] = {
     n: partial(_norm, n) for n in ("batchnorm", "batchnorm_inference", "batchnorm_backward")
-}
+} | {n: partial(_row_norm, n) for n in ("layernorm", "layernorm_backward", "rmsnorm", "rmsnorm_backward")}

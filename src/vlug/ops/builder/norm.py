@@ -69,3 +69,49 @@ class NormMethods(Base):
     ) -> Any:
         """dx, dscale, dbias; names= with "_" leaves some out."""
         return self.call("batchnorm_backward", dy, x, scale, mean, inv_std, training=training, **options)
+
+    def layernorm(
+        self,
+        x: Tensor,
+        scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        axis: int = -1,
+        eps: float = 1e-5,
+        **options: Any,
+    ) -> Any:
+        """y, mean, inv_std of rows along dimensions `axis` and on."""
+        return self.call("layernorm", x, scale, bias, axis=axis, eps=float(eps), **options)
+
+    def layernorm_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        scale: Tensor | None,
+        mean: Tensor,
+        inv_std: Tensor,
+        *,
+        axis: int = -1,
+        **options: Any,
+    ) -> Any:
+        """dx, dscale, dbias; names= with "_" leaves some out."""
+        return self.call("layernorm_backward", dy, x, scale, mean, inv_std, axis=axis, **options)
+
+    def rmsnorm(
+        self,
+        x: Tensor,
+        scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        axis: int = -1,
+        eps: float = 1e-5,
+        **options: Any,
+    ) -> Any:
+        """y, inv_std of rows along dimensions `axis` and on."""
+        return self.call("rmsnorm", x, scale, bias, axis=axis, eps=float(eps), **options)
+
+    def rmsnorm_backward(
+        self, dy: Tensor, x: Tensor, scale: Tensor | None, inv_std: Tensor, *, axis: int = -1, **options: Any
+    ) -> Any:
+        """dx, dscale, dbias; names= with "_" leaves some out."""
+        return self.call("rmsnorm_backward", dy, x, scale, inv_std, axis=axis, **options)

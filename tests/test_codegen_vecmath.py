@@ -42,7 +42,7 @@ def scalar(k: Kernel, name="exp"):
 
 def run(isa, name, x, build=unary):
     y = np.full_like(x, -7)
-    values = {"n": x.size} if build is unary else {}
+    values = {} if build is scalar else {"n": x.size}
     native.call(jit.compiled(build, isa, name=name), [x.ctypes.data, y.ctypes.data], values)
     return y
 
@@ -107,3 +107,36 @@ def test_activations(isa):
     gelu = d / 2 * (1 + erf64(d / math.sqrt(2)))
     np.testing.assert_allclose(run(isa, "gelu", x), gelu, rtol=2e-6, atol=5e-7)
     assert run(isa, "softplus", np.array([200, -200, np.inf], np.float32)).tolist() == [200, 0, np.inf]
+
+
+# --- f64 ---
+def wide(k: Kernel, name="exp"):
+    n = k.size("n")
+    x, y = k.view(n, dtype="f64"), k.view(n, dtype="f64")
+    for _ in k.parallel(1):
+        for i in k.vectors(n):
+            y[i] = getattr(vecmath, name)(x[i])
+
+
+LOGS = np.concatenate([np.geomspace(5e-324, 1e308, 100_000), np.linspace(0.5, 2, 100_000), [1.0]])
+EXPS = np.concatenate([np.linspace(-746, 709.78, 200_000), np.linspace(-1, 1, 50_000)])
+
+
+@pytest.mark.isa
+@pytest.mark.parametrize("isa", runnable(), ids=str)
+@pytest.mark.parametrize(
+    ("name", "x", "f"),
+    [
+        ("exp", EXPS, np.exp),
+        ("log", LOGS, np.log),
+        ("softplus", np.linspace(-700, 700, 100_000), lambda x: np.maximum(x, 0) + np.log1p(np.exp(-abs(x)))),
+    ],
+)
+def test_f64(isa, name, x, f):
+    y = run(isa, name, x, wide)
+    exact = f(x.astype(np.longdouble))
+    error = np.abs(y - exact) / np.spacing(np.abs(exact.astype(np.float64)))
+    assert error.max() <= 2, float(x[error.argmax()])
+    edges = np.array([np.nan, np.inf, -np.inf, 0.0, -1e300, 1e300, -746.0, 709.78, -1.0])
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(run(isa, name, edges, wide), f(edges), rtol=1e-15)

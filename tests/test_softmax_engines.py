@@ -150,7 +150,6 @@ def test_a_target_out_of_range_is_an_error(bad: int) -> None:
 def test_refusals_say_why() -> None:
     cases: list[tuple[Engine, str, str]] = [
         (SOFTMAX, "relu x=3", "alone"),
-        (SOFTMAX, "softmax x=3:f64", "f64"),
         (LOSS, "softmax x=3", "alone"),
         (LOSS, "cross_entropy x=0x0 target=0:i64", "classes"),
     ]

@@ -26,6 +26,7 @@ ORDER: tuple[str, ...] = (
     "cpu.pool:PoolEngine",
     "cpu.softmax:SoftmaxEngine",
     "cpu.loss:CrossEntropyEngine",
+    "cpu.pointwise_loss:PointwiseLossEngine",
     "cpu.dropout:DropoutEngine",
     "cpu.optim:OptimEngine",
     "cpu.pointwise:PointwiseEngine",

@@ -12,6 +12,20 @@ an input is.
 from vlug.functional.conv import conv2d, conv2d_backward
 from vlug.functional.dropout import dropout, dropout_backward, rng
 from vlug.functional.loss import cross_entropy, cross_entropy_backward
+from vlug.functional.losses import (
+    binary_cross_entropy_with_logits,
+    binary_cross_entropy_with_logits_backward,
+    huber_loss,
+    huber_loss_backward,
+    kl_div,
+    kl_div_backward,
+    l1_loss,
+    l1_loss_backward,
+    mse_loss,
+    mse_loss_backward,
+    smooth_l1_loss,
+    smooth_l1_loss_backward,
+)
 from vlug.functional.norm import batch_norm, batch_norm_backward, batch_norm_training
 from vlug.functional.norm_rows import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from vlug.functional.optim import adam_step, adamw_step, sgd_step
@@ -49,12 +63,20 @@ __all__ = [
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_training",
+    "binary_cross_entropy_with_logits",
+    "binary_cross_entropy_with_logits_backward",
     "conv2d",
     "conv2d_backward",
     "cross_entropy",
     "cross_entropy_backward",
     "dropout",
     "dropout_backward",
+    "huber_loss",
+    "huber_loss_backward",
+    "kl_div",
+    "kl_div_backward",
+    "l1_loss",
+    "l1_loss_backward",
     "layer_norm",
     "layer_norm_backward",
     "linear",
@@ -66,6 +88,8 @@ __all__ = [
     "max_pool2d_backward",
     "mean",
     "mean_backward",
+    "mse_loss",
+    "mse_loss_backward",
     "mul",
     "prod",
     "prod_backward",
@@ -77,6 +101,8 @@ __all__ = [
     "rms_norm_backward",
     "rng",
     "sgd_step",
+    "smooth_l1_loss",
+    "smooth_l1_loss_backward",
     "softmax",
     "softmax_backward",
     "sum",

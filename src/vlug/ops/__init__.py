@@ -1,6 +1,19 @@
 """What operations mean, nothing of how: importing this package registers every one of them."""
 
-from vlug.ops import conv, dropout, loss, matmul, norm, optim, pointwise, pool, reduction, row_norm, softmax
+from vlug.ops import (
+    conv,
+    dropout,
+    loss,
+    matmul,
+    norm,
+    optim,
+    pointwise,
+    pointwise_loss,
+    pool,
+    reduction,
+    row_norm,
+    softmax,
+)
 from vlug.ops.base import OPERATIONS
 
 __all__ = [
@@ -12,6 +25,7 @@ __all__ = [
     "norm",
     "optim",
     "pointwise",
+    "pointwise_loss",
     "pool",
     "reduction",
     "row_norm",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from vlug.graph import Graph
-from vlug.testing_fills import conv, dropout, loss, norm, optim, pool, reduction, rows
+from vlug.testing_fills import conv, dropout, loss, norm, optim, pointwise_loss, pool, reduction, rows
 from vlug.testing_fills.base import Array, Fit, Inputs, held, numbers, strew
 
 __all__ = ["FILLS", "fill"]
@@ -21,6 +21,7 @@ FITS: dict[str, Fit] = {
     **loss.FITS,
     **norm.FITS,
     **optim.FITS,
+    **pointwise_loss.FITS,
     **pool.FITS,
     **reduction.FITS,
     **rows.FITS,
@@ -31,6 +32,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     **dropout.EDGES,
     **loss.EDGES,
     **norm.EDGES,
+    **pointwise_loss.EDGES,
     **reduction.EDGES,
     **optim.EDGES,
     **rows.EDGES,

@@ -1,6 +1,18 @@
 """Random problem lines of every operation, from a seed: small, valid, odd sizes more often than round."""
 
-from vlug.testing_lines import conv, dropout, loss, matmul, norm, optim, pointwise, pool, reduction, softmax
+from vlug.testing_lines import (
+    conv,
+    dropout,
+    loss,
+    matmul,
+    norm,
+    optim,
+    pointwise,
+    pointwise_loss,
+    pool,
+    reduction,
+    softmax,
+)
 from vlug.testing_lines.base import Line
 
 __all__ = ["LINES"]
@@ -14,6 +26,7 @@ LINES: dict[str, Line] = {
     **norm.LINES,
     **optim.LINES,
     **pointwise.LINES,
+    **pointwise_loss.LINES,
     **pool.LINES,
     **reduction.LINES,
     **softmax.LINES,

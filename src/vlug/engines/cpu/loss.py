@@ -31,8 +31,9 @@ class CrossEntropyEngine(Engine):
         if len(graph) != 1 or not graph.nodes[0].op.name.startswith("cross_entropy"):
             return "takes one cross-entropy alone"
         x = _x(graph)
-        if any(t.dtype.name == "f64" for t in graph.tensors.values()):
-            return "exp has no f64 form here"
+        kinds = {t.dtype.name for t in graph.tensors.values() if t.dtype.kind == "f"}
+        if not kinds <= {"f64"} and "f64" in kinds:
+            return f"the dtypes {', '.join(sorted(kinds))} are not computed together"
         if not 0 < x.dim[1] < 1 << 31:
             return f"{x.dim[1]} classes, it takes 1 to 2^31"
         return None

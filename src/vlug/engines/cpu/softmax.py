@@ -32,8 +32,9 @@ class SoftmaxEngine(Engine):
             return why
         if len(graph) != 1 or graph.nodes[0].op.name not in _OPS:
             return "takes one softmax or log-softmax alone"
-        if any(t.dtype.name == "f64" for t in graph.tensors.values()):
-            return "exp has no f64 form here"
+        kinds = {t.dtype.name for t in graph.tensors.values()}
+        if not kinds <= {"f64"} and "f64" in kinds:
+            return f"the dtypes {', '.join(sorted(kinds))} are not computed together"
         return None
 
     def share(self, graph: Graph, device: CpuDevice) -> float:

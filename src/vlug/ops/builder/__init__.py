@@ -7,6 +7,7 @@ from vlug.ops.builder.matmul import MatmulMethods
 from vlug.ops.builder.norm import NormMethods
 from vlug.ops.builder.optim import OptimMethods
 from vlug.ops.builder.pointwise import PointwiseMethods
+from vlug.ops.builder.pointwise_loss import PointwiseLossMethods
 from vlug.ops.builder.pool import PoolMethods
 from vlug.ops.builder.reduction import ReductionMethods
 from vlug.ops.builder.softmax import SoftmaxMethods
@@ -22,6 +23,7 @@ class Methods(
     NormMethods,
     OptimMethods,
     PointwiseMethods,
+    PointwiseLossMethods,
     PoolMethods,
     ReductionMethods,
     SoftmaxMethods,

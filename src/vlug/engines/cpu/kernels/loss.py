@@ -11,7 +11,7 @@ from typing import Any
 from vlug.codegen.ir import Int, Kernel, View, larger, reduce, select
 from vlug.codegen.vecmath import exp, log
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units
-from vlug.engines.cpu.kernels.softmax import LOW, top_of
+from vlug.engines.cpu.kernels.softmax import LOW, computed, top_of
 
 __all__ = ["BAD_TARGET", "cross_entropy_backward_columns", "cross_entropy_backward_rows",
            "cross_entropy_columns", "cross_entropy_rows"]  # fmt: skip
@@ -54,12 +54,13 @@ def _checked(k: Kernel, t: Any, C: Int) -> Any:
 
 def _lse(k: Kernel, line: View, C: Int, short: bool) -> Any:
     """log Σ exp of a row; short: it is four vectors at most and stays in registers."""
+    dtype = computed(line.elem.name)
     if not short:
-        high, e = top_of(k, line, 0, C), k.var(k.zeros(4))
+        high, e = top_of(k, line, 0, C), k.var(k.zeros(4, dtype))
         for n in k.vectors(C, by=4):
             e += k.valid(n, exp(line.load(n, other=LOW) - high))
         return high + log(e.sum())
-    high, total = k.var(k.val(0.0)), k.var(k.val(0.0))
+    high, total = k.var(k.val(0.0, dtype=dtype)), k.var(k.val(0.0, dtype=dtype))
     for n in k.vectors(C, by=4, tail="switch"):  # one of its bodies runs
         v = line.load(n, other=LOW)
         high.set(reduce(v, larger))
@@ -80,12 +81,13 @@ def cross_entropy_rows(
     k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: str, smooth: bool, short: bool
 ) -> None:
     """Tensors: x target weight loss lse; classes along the rows."""
+    dtype = computed(kinds[0])
     C, I = k.size("C"), sizes(k, "i", outer)
     x = _full(k, "x", 0, I, [C], [int(unit)], kinds[0])
     weight = _weight(k, 2, C, kinds)
     target, lse_out = (_each(k, n, at, I, [], kinds) for n, at in (("target", 1), ("lse", 4)))
     loss = _each(k, "loss", 3, I, [], kinds, scalar=mode != "none")
-    s = k.scalar("smoothing")
+    s = k.scalar("smoothing", dtype)
     group, count = k.size("group"), k.size("count")
     blocks = k.ceil_div(count, group)
     sums = k.shared(blocks, 2, dtype=WIDE)
@@ -97,14 +99,14 @@ def cross_entropy_rows(
             counts = _checked(k, t, C)
             label = select(counts, t, 0).idx()
             lse = _lse(k, line, C, short)
-            share = k.val(1.0) if weight is None else weight[label]
+            share = k.val(1.0, dtype=dtype) if weight is None else weight[label]
             value = (lse - line[label]) * share
             if smooth:
-                spread = k.var(k.zeros(4))
+                spread = k.var(k.zeros(4, dtype))
                 for n in k.vectors(C, by=4):
                     d = lse - line[n]
                     spread += k.valid(n, d if weight is None else d * weight[n])
-                value = value * (1.0 - s) + spread.sum() * (s / k.to_float(C))
+                value = value * (1.0 - s) + spread.sum() * (s / k.to_float(C, dtype))
             value = select(counts, value, 0.0)
             if lse_out is not None:
                 lse_out.store(*i, lse)
@@ -120,12 +122,13 @@ def cross_entropy_rows(
 
 def cross_entropy_columns(k: Kernel, kinds: Kinds, outer: int, mode: str, smooth: bool) -> None:
     """The same with vectors along N dense positions."""
+    dtype = computed(kinds[0])
     C, N, I = k.size("C"), k.size("N"), sizes(k, "i", outer)
     x = _full(k, "x", 0, I, [C, N], [0, 1], kinds[0])
     weight = _weight(k, 2, C, kinds)
     target, lse_out = (_each(k, n, at, I, [N], kinds) for n, at in (("target", 1), ("lse", 4)))
     loss = _each(k, "loss", 3, I, [N], kinds, scalar=mode != "none")
-    s = k.scalar("smoothing")
+    s = k.scalar("smoothing", dtype)
     NB, count = k.size("NB"), k.size("count")
     across = k.ceil_div(N, NB)
     blocks = count * across
@@ -138,8 +141,8 @@ def cross_entropy_columns(k: Kernel, kinds: Kinds, outer: int, mode: str, smooth
             t = target[(*i, n)]
             counts = _checked(k, t, C)
             label = select(counts, t, 0).to("i32")
-            top, e = k.var(k.full(LOW)), k.var(k.zeros(1))
-            picked, share = k.var(k.zeros(1)), k.var(k.full(1.0))
+            top, e = k.var(k.full(LOW, dtype=dtype)), k.var(k.zeros(1, dtype))
+            picked, share = k.var(k.zeros(1, dtype)), k.var(k.full(1.0, dtype=dtype))
             for c in k.range(C):
                 v, hit = plane[c, n], label.eq(k.to_int(c, "i32"))
                 top.set(larger(v, top))
@@ -151,11 +154,11 @@ def cross_entropy_columns(k: Kernel, kinds: Kinds, outer: int, mode: str, smooth
             lse = top + log(e)
             value = (lse - picked) * share
             if smooth:
-                spread = k.var(k.zeros(1))
+                spread = k.var(k.zeros(1, dtype))
                 for c in k.range(C):
                     d = lse - plane[c, n]
                     spread += d if weight is None else d * weight[c]
-                value = value * (1.0 - s) + spread * (s / k.to_float(C))
+                value = value * (1.0 - s) + spread * (s / k.to_float(C, dtype))
             value = select(counts, value, 0.0)
             if lse_out is not None:
                 lse_out[(*i, n)] = lse
@@ -170,7 +173,9 @@ def cross_entropy_columns(k: Kernel, kinds: Kinds, outer: int, mode: str, smooth
 
 
 # --- backward ------------------------------------------------------------------------------------
-def _weights_of_targets(k: Kernel, target: View, weight: Any, I: Sequence[Int], inner: bool, C: Int) -> Any:
+def _weights_of_targets(
+    k: Kernel, target: View, weight: Any, I: Sequence[Int], inner: bool, C: Int, dtype: str
+) -> Any:
     """Σ w[t] over the positions that count; checks every target first."""
     count, N = k.size("count"), k.size("N") if inner else 1
     blocks, group = k.size("weigh_blocks"), k.size("weigh_group")
@@ -182,37 +187,38 @@ def _weights_of_targets(k: Kernel, target: View, weight: Any, I: Sequence[Int], 
             for j in k.range(N):
                 t = target.load(*i, *([j] if inner else []))
                 counts = _checked(k, t, C)
-                share = k.val(1.0) if weight is None else weight[select(counts, t, 0).idx()]
+                share = k.val(1.0, dtype=dtype) if weight is None else weight[select(counts, t, 0).idx()]
                 total += select(counts, share, 0.0).to(WIDE)
         sums[u] = total
     weights = k.var(k.val(0.0, dtype=WIDE))
     for b in k.range(blocks):
         weights += sums[b]
-    return weights.to("f32")
+    return weights.to(dtype)
 
 
-def _all_weights(k: Kernel, weight: Any, C: Int) -> Any:
+def _all_weights(k: Kernel, weight: Any, C: Int, dtype: str) -> Any:
     """Σ w over the classes."""
     if weight is None:
-        return k.to_float(C)
+        return k.to_float(C, dtype)
     total = k.var(k.val(0.0, dtype=WIDE))
     for c in k.range(C):
         total += weight[c].to(WIDE)
-    return total.to("f32")
+    return total.to(dtype)
 
 
 def cross_entropy_backward_rows(
     k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: str, smooth: bool, short: bool
 ) -> None:
     """dx = p · A - [c = t] · B - w[c] · D. Tensors: dloss x target weight lse dx; classes along the rows."""
+    dtype = computed(kinds[1])
     C, I = k.size("C"), sizes(k, "i", outer)
     x, dx = (_full(k, n, at, I, [C], [int(unit)], kinds[at]) for n, at in (("x", 1), ("dx", 5)))
     weight = _weight(k, 3, C, kinds)
     target, lse_in = (_each(k, n, at, I, [], kinds) for n, at in (("target", 2), ("lse", 4)))
     dloss = _each(k, "dloss", 0, I, [], kinds, scalar=mode != "none")
-    weights = _weights_of_targets(k, target, weight, I, False, C)
-    s = k.scalar("smoothing")
-    spread = _all_weights(k, weight, C) if smooth else None
+    weights = _weights_of_targets(k, target, weight, I, False, C, dtype)
+    s = k.scalar("smoothing", dtype)
+    spread = _all_weights(k, weight, C, dtype) if smooth else None
     group, count = k.size("group"), k.size("count")
     for u in units(k, k.ceil_div(count, group)):
         for at in k.range(u * group, k.min((u + 1) * group, count)):
@@ -230,7 +236,7 @@ def cross_entropy_backward_rows(
                 d = dloss.load(*i) / weights if mode == "mean" else dloss.load(*i)
                 share = d if weight is None else d * weight[t.idx()]
                 a = b = share * (1.0 - s) if smooth else share
-                each = d * (s / k.to_float(C)) if smooth else None
+                each = d * (s / k.to_float(C, dtype)) if smooth else None
                 if each is not None:
                     a = a + each * spread
                 label = t.to("i32")
@@ -243,14 +249,15 @@ def cross_entropy_backward_rows(
 
 def cross_entropy_backward_columns(k: Kernel, kinds: Kinds, outer: int, mode: str, smooth: bool) -> None:
     """The same with vectors along N dense positions."""
+    dtype = computed(kinds[1])
     C, N, I = k.size("C"), k.size("N"), sizes(k, "i", outer)
     x, dx = (_full(k, n, at, I, [C, N], [0, 1], kinds[at]) for n, at in (("x", 1), ("dx", 5)))
     weight = _weight(k, 3, C, kinds)
     target, lse_in = (_each(k, n, at, I, [N], kinds) for n, at in (("target", 2), ("lse", 4)))
     dloss = _each(k, "dloss", 0, I, [N], kinds, scalar=mode != "none")
-    weights = _weights_of_targets(k, target, weight, I, True, C)
-    s = k.scalar("smoothing")
-    spread = _all_weights(k, weight, C) if smooth else None
+    weights = _weights_of_targets(k, target, weight, I, True, C, dtype)
+    s = k.scalar("smoothing", dtype)
+    spread = _all_weights(k, weight, C, dtype) if smooth else None
     NB, count = k.size("NB"), k.size("count")
     across = k.ceil_div(N, NB)
     for u in units(k, count * across):
@@ -259,12 +266,12 @@ def cross_entropy_backward_columns(k: Kernel, kinds: Kinds, outer: int, mode: st
         for n in k.vectors(block * NB, k.min((block + 1) * NB, N)):
             t = target[(*i, n)]
             counts, label = t.ne(k.to_int(k.size("ignore"))), t.to("i32")
-            share = k.var(k.full(1.0))
+            share = k.var(k.full(1.0, dtype=dtype))
             if weight is not None:
                 for c in k.range(C):
                     share.set(select(label.eq(k.to_int(c, "i32")), k.full(weight[c]), share))
             if lse_in is None:
-                top, e = k.var(k.full(LOW)), k.var(k.zeros(1))
+                top, e = k.var(k.full(LOW, dtype=dtype)), k.var(k.zeros(1, dtype))
                 for c in k.range(C):
                     top.set(larger(plane[c, n], top))
                 for c in k.range(C):
@@ -276,7 +283,7 @@ def cross_entropy_backward_columns(k: Kernel, kinds: Kinds, outer: int, mode: st
             d = g / weights if mode == "mean" else g
             b = share * d
             b = b * (1.0 - s) if smooth else b
-            each = d * (s / k.to_float(C)) if smooth else None
+            each = d * (s / k.to_float(C, dtype)) if smooth else None
             a = b if each is None else b + each * spread
             for c in k.range(C):
                 v = exp(plane[c, n] - lse) * a

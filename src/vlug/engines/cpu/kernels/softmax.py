@@ -14,6 +14,7 @@ from vlug.engines.cpu.kernels.common import sizes, unflatten, units
 
 __all__ = [
     "LOW",
+    "computed",
     "softmax_backward_columns",
     "softmax_backward_rows",
     "softmax_columns",
@@ -44,9 +45,14 @@ def lines(k: Kernel, I: Sequence[Int]) -> Iterator[list[Int]]:
             yield unflatten(i, I)
 
 
+def computed(kind: str | None) -> str:
+    """What is computed in."""
+    return "f64" if kind == "f64" else "f32"
+
+
 def top_of(k: Kernel, line: View, n0: Int, n1: Int) -> Any:
     """The largest element of a row."""
-    top = k.var(k.full(LOW, 4))
+    top = k.var(k.full(LOW, 4, computed(line.elem.name)))
     for n in k.vectors(n0, n1, by=4):
         v = line.load(n, other=LOW)
         top.set(larger(v, top.part(0, len(v.v))))
@@ -60,15 +66,16 @@ def softmax_rows(k: Kernel, kinds: tuple[str, ...], outer: int, unit: bool, logs
     """y = exp(x - top) / Σ, or x - top - log Σ. Tensors: x y."""
     L = k.size("L")
     I, (x, y) = views(k, "xy", kinds, outer, [L], [int(unit)])
-    keep = kinds[1] == "f32" and unit and not logs  # exponentials wait in y, else in scratch of their own
+    dtype = computed(kinds[0])
+    keep = kinds[1] == dtype and unit and not logs  # exponentials wait in y, else in scratch of their own
     group, count = k.size("group"), k.size("count")
     per = k.size("per")
     for begin, end in k.chunk(k.size("parts")):
-        scratch = None if keep or logs else k.scratch(L)
+        scratch = None if keep or logs else k.scratch(L, dtype=dtype)
         for i in k.range(begin * per * group, k.min(end * per * group, count)):
             line, out = x.at(*unflatten(i, I)), y.at(*unflatten(i, I))
             row = out if scratch is None else scratch
-            high, total = top_of(k, line, 0, L), k.var(k.zeros(4))
+            high, total = top_of(k, line, 0, L), k.var(k.zeros(4, dtype))
             for n in k.vectors(L, by=4):
                 e = k.valid(n, exp(line.load(n, other=LOW) - high))
                 total += e
@@ -111,10 +118,12 @@ def softmax_columns(k: Kernel, kinds: tuple[str, ...], outer: int, logs: bool) -
     """The same along an axis L that is not the dense one; vectors lie along N. Tensors: x y."""
     L, N = k.size("L"), k.size("N")
     I, (x, y) = views(k, "xy", kinds, outer, [L, N], [0, 1])
-    keep = kinds[1] == "f32" and not logs
+    dtype = computed(kinds[0])
+    keep = kinds[1] == dtype and not logs
     for i, n in column_blocks(k, I, N):
         from_, to = x.at(*i), y.at(*i)
-        top, total = k.var(k.full(LOW, len(n.masks))), k.var(k.zeros(len(n.masks)))
+        by = len(n.masks)
+        top, total = k.var(k.full(LOW, by, dtype)), k.var(k.zeros(by, dtype))
         for l in k.range(L):
             top.set(larger(from_[l, n], top))
         for l in k.range(L):
@@ -140,7 +149,7 @@ def softmax_backward_rows(k: Kernel, kinds: tuple[str, ...], outer: int, unit: b
     I, (dy, y, dx) = views(k, "gyd", kinds, outer, [L], [int(unit)])
     for i in lines(k, I):
         g, p, out = dy.at(*i), y.at(*i), dx.at(*i)
-        total = k.var(k.zeros(4))
+        total = k.var(k.zeros(4, computed(kinds[0])))
         for n in k.vectors(L, by=4):
             total += g[n] if logs else g[n] * p[n]
         s = total.sum()
@@ -154,7 +163,7 @@ def softmax_backward_columns(k: Kernel, kinds: tuple[str, ...], outer: int, logs
     I, (dy, y, dx) = views(k, "gyd", kinds, outer, [L, N], [0, 1])
     for i, n in column_blocks(k, I, N):
         g, p, out = dy.at(*i), y.at(*i), dx.at(*i)
-        total = k.var(k.zeros(len(n.masks)))
+        total = k.var(k.zeros(len(n.masks), computed(kinds[0])))
         for l in k.range(L):
             total += g[l, n] if logs else g[l, n] * p[l, n]
         for l in k.range(L):

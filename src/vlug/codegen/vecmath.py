@@ -14,7 +14,7 @@ import math
 from vlug.codegen.types import F64, const
 from vlug.codegen.values import Val, absolute, copysign, fma, maximum, round_even, select, sqrt
 
-__all__ = ["erf", "exp", "gelu", "log", "rsqrt", "sigmoid", "silu", "softplus", "tanh"]
+__all__ = ["erf", "exp", "gelu", "log", "log1p", "rsqrt", "sigmoid", "silu", "softplus", "tanh"]
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the sum is ln 2; the first has 9 bits
 _INF, _NAN = float("inf"), float("nan")
@@ -166,11 +166,15 @@ def silu(x: Val) -> Val:
     return x * sigmoid(x)
 
 
+def log1p(x: Val) -> Val:
+    """log(1 + x) for 0 ≤ x ≤ 1, within 2 ulp: to the logarithm comes what 1 + x rounded away."""
+    u = x + 1.0
+    return log(u) + (x - (u - 1.0)) / u
+
+
 def softplus(x: Val) -> Val:
     """log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), within 2 ulp below 0 too, where it is e^x at last."""
-    e = exp(-absolute(x))
-    u = e + 1.0
-    return maximum(x, 0.0) + (log(u) + (e - (u - 1.0)) / u)
+    return maximum(x, 0.0) + log1p(exp(-absolute(x)))
 
 
 def gelu(x: Val) -> Val:

@@ -368,9 +368,9 @@ class _Bce(_Loss):
         return x, t, np.ones((), x.dtype) if inputs[2] is None else inputs[2]
 
     def _weighted_value(self, x: Array, t: Array, *weights: Array | None) -> Array:
-        p = weights[1]
-        c = 1 if p is None else 1 + (p - 1) * t
-        return np.asarray((1 - t) * x + c * _softplus(-x))
+        pt = t if weights[1] is None else weights[1] * t
+        small = (1 - t + pt) * np.log1p(np.exp(-np.abs(x)))  # nothing cancels against it
+        return np.asarray(np.where(x < 0, -pt, 1 - t) * x + small)
 
     def _weighted_slopes(self, x: Array, t: Array, *weights: Array | None) -> tuple[Array, Array]:
         p = weights[1]
@@ -384,7 +384,7 @@ class _Bce(_Loss):
 @register
 @dataclass(frozen=True)
 class BceWithLogits(_Bce, _Forward):
-    """loss = weight · ((1 - target) · x + (1 + (pos_weight - 1) · target) · log(1 + exp(-x))).
+    """loss = weight · ((1 - target) · x + (1 - target + pos_weight · target) · log(1 + exp(-x))).
 
     The binary cross-entropy of sigmoid(x), of logits of any size; both weights broadcast to x (pos_weight is
     one a class, as a rule). reduction mean divides by the number of elements, whatever the weights.

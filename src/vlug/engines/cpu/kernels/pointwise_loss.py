@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, Lanes, Val, absolute, copysign, select
-from vlug.codegen.vecmath import exp, log, sigmoid, softplus
+from vlug.codegen.vecmath import exp, log, log1p, sigmoid, softplus
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units
 from vlug.engines.cpu.kernels.softmax import computed
 
@@ -39,8 +39,9 @@ class Formulas:
                 if self.form:
                     return exp(t) * (t - x)
                 return select(t.eq(0.0), 0.0 * t, t * log(t)) - t * x
-        tail = softplus(-x)
-        return (1.0 - t) * x + (tail if pos is None else (1.0 + (pos - 1.0) * t) * tail)
+        pt = t if pos is None else pos * t
+        small = log1p(exp(-absolute(x)))  # nothing cancels against it
+        return select(x < 0.0, -pt, 1.0 - t) * x + (small if pos is None else (1.0 - t + pt) * small)
 
     def by_x(self, x: Val, t: Val, pos: Any) -> Val:
         match self.op:

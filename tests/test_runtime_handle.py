@@ -144,3 +144,55 @@ def test_interleaved_medians():
     assert {tuple(calls[3 + 4 * i : 7 + 4 * i : 2]) for i in range(8)} == {("a", "b"), ("b", "a")}
     assert all(isinstance(s, Stats) and s.calls == 8 and 0 < s.best <= s.median for s in stats.values())
     assert median(lambda: sum(range(10000)), budget=0.01) > 1e-6
+
+
+class Stranger:
+    """What has DLPack, as a class of someone's writes it."""
+
+    def __init__(self, capsule, device=(1, 0)):
+        self.capsule, self.device = capsule, device
+
+    def __dlpack__(self, **options):
+        return self.capsule() if callable(self.capsule) else self.capsule
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+def test_strange_lenders_are_named():
+    def raises():
+        raise KeyError("no")
+
+    used = np.ones(3, np.float32).__dlpack__()
+    np.from_dlpack(Stranger(used))  # takes it
+    for lender, words in (
+        (Stranger(3), "w: what Stranger lends is no DLPack capsule"),
+        (Stranger(used), "used before"),
+        (Stranger(raises), "w: Stranger does not lend its memory"),
+        (Stranger(raises, device=1), "w: Stranger does not say where it lies"),
+        (Stranger(raises, device=(2, 3)), r"w: lies on DLPack device \(2, 3\); allowed is the CPU"),
+        (np.ma.masked_array([1.0, 2.0], [0, 1]), "w: a masked array"),
+        ("abc", "w: str is no array"),
+        (None, "w: NoneType is no array"),
+        (type("Odd", (), {"__array_interface__": {"shape": 3}})(), "w: Odd's array interface is not valid"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            handle.array(lender, "w")
+    assert handle.array(Stranger(np.ones(3, np.float32).__dlpack__)).shape == (3,)
+
+
+@pytest.mark.framework
+def test_torch_tensors_that_are_no_plain_memory():
+    torch = pytest.importorskip("torch")
+    x = torch.randn(3, 4)
+    for t, words in (
+        (torch.empty(3, device="meta"), "does not say where it lies"),
+        (x.to_sparse(), "does not lend its memory"),
+        (x._neg_view(), "negates"),
+        (torch.view_as_complex(torch.randn(3, 2)).conj().imag, "negates"),
+    ):
+        with pytest.raises(BadInput, match=f"x: .*{words}"):
+            handle.array(t)
+    flipped = handle.array(x.numpy()[::-1])
+    assert flipped.strides == (-4, 1)
+    assert flipped.numpy().tolist() == x.flip(0).tolist()

@@ -65,12 +65,18 @@ def array(x: Any, argument: str = "x", writable: bool = False) -> Array:
     """
     if isinstance(x, Array):
         found = x
+    elif isinstance(x, np.ma.MaskedArray):
+        raise BadInput(f"{argument}: a masked array has elements that do not count; fill it first")
     elif isinstance(x, np.ndarray):
         found = _from_numpy(x, argument)
     elif hasattr(x, "__dlpack__"):
         found = _from_dlpack(x, argument)
     elif hasattr(x, "__array_interface__"):
-        found = _from_numpy(np.asarray(x), argument)
+        try:
+            lent = np.asarray(x)
+        except (TypeError, ValueError, AttributeError) as e:
+            raise BadInput(f"{argument}: {type(x).__name__}'s array interface is not valid: {e}") from e
+        found = _from_numpy(lent, argument)
     else:
         try:
             found = _from_numpy(np.asarray(memoryview(x)), argument)
@@ -144,18 +150,22 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.
 
 def _from_dlpack(x: Any, argument: str) -> Array:
     try:
-        device = x.__dlpack_device__()
-    except (AttributeError, BufferError, RuntimeError, ValueError) as e:
+        kind, number = map(int, x.__dlpack_device__())
+    except Exception as e:  # whatever a stranger's code raises
         raise BadInput(f"{argument}: {type(x).__name__} does not say where it lies: {e}") from e
-    if int(device[0]) not in _CPU_DEVICES:
-        raise BadInput(f"{argument}: lies on DLPack device {tuple(map(int, device))}; allowed is the CPU")
+    if kind not in _CPU_DEVICES:
+        raise BadInput(f"{argument}: lies on DLPack device {kind, number}; allowed is the CPU")
+    if getattr(x, "is_neg", None) is not None and x.is_neg():
+        raise BadInput(f"{argument}: {type(x).__name__} is a view that negates: use resolve_neg()")
     try:
         try:
             capsule = x.__dlpack__(max_version=(1, 0))
         except TypeError:  # made before DLPack 1.0
             capsule = x.__dlpack__()
-    except (BufferError, RuntimeError) as e:
+    except Exception as e:
         raise BadInput(f"{argument}: {type(x).__name__} does not lend its memory: {e}") from e
+    if not any(_is_valid(capsule, n) for n in (b"dltensor_versioned", b"dltensor")):
+        raise BadInput(f"{argument}: what {type(x).__name__} lends is no DLPack capsule, or was used before")
     # The capsule is read, not consumed: its own destructor gives the memory back when `owner` goes.
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = _ManagedVersioned.from_address(_pointer(capsule, b"dltensor_versioned"))
@@ -175,6 +185,8 @@ def _from_dlpack(x: Any, argument: str) -> Array:
         strides = tuple(t.strides[i] for i in range(t.ndim))
     else:
         strides = tuple(math.prod(shape[i + 1 :]) for i in range(t.ndim))
+    if not t.data and math.prod(shape):
+        raise BadInput(f"{argument}: {type(x).__name__} of dims {shape} lends no memory")
     return Array((t.data or 0) + t.byte_offset, shape, strides, dtype(name), readonly, (capsule, x))
 
 

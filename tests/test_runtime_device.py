@@ -152,3 +152,15 @@ def test_the_log(tmp_path, monkeypatch, capsys):
     log.warn("no")
     assert capsys.readouterr().err == "vlug: yes\n"
     assert path.read_text().count("\n") == 2
+
+
+def test_arm_features_come_from_the_process_itself(monkeypatch):
+    """An emulator may show /proc/cpuinfo of the machine that it runs on."""
+    monkeypatch.setattr(device.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(device, "_arm_features", lambda: frozenset({"fp", "asimd"}))
+    device._cpuinfo.cache_clear()
+    try:
+        assert device.cpu_features() == {"fp", "asimd"}
+        assert device.best_isa(device.cpu_features()) == "neon"
+    finally:
+        device._cpuinfo.cache_clear()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
+import platform
 from dataclasses import asdict, astuple, dataclass
 from functools import cache
 from pathlib import Path
@@ -103,7 +105,24 @@ def _cpuinfo() -> tuple[str, frozenset[str]]:
                     break
     except OSError:
         pass
+    if platform.machine() in ("aarch64", "arm64"):
+        features = _arm_features()  # an emulator may show the file of the machine that it runs on
     return name, features
+
+
+#: AT_HWCAP's bits on AArch64 (Linux, asm/hwcap.h), by their names in /proc/cpuinfo.
+_HWCAP = {"fp": 0, "asimd": 1, "crc32": 7, "atomics": 8, "fphp": 9, "asimdhp": 10, "asimddp": 20, "sve": 22}
+
+
+def _arm_features() -> frozenset[str]:
+    """What the kernel (or the emulator in its place) tells this very process."""
+    try:
+        getauxval = ctypes.CDLL(None).getauxval
+    except (OSError, AttributeError):
+        return frozenset()
+    getauxval.restype, getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    bits = getauxval(16)
+    return frozenset(name for name, bit in _HWCAP.items() if bits >> bit & 1)
 
 
 def usable_cores() -> int:

@@ -1,8 +1,12 @@
 """What operations mean, nothing of how: importing this package registers every one of them."""
 
 from vlug.ops import (
+    activation,
+    arithmetic,
     conv,
     dropout,
+    identity,
+    logic,
     loss,
     matmul,
     norm,
@@ -18,8 +22,12 @@ from vlug.ops.base import OPERATIONS
 
 __all__ = [
     "OPERATIONS",
+    "activation",
+    "arithmetic",
     "conv",
     "dropout",
+    "identity",
+    "logic",
     "loss",
     "matmul",
     "norm",

@@ -1,4 +1,4 @@
-"""Pointwise operations: bias, add, mul, relu (clipped, leaky) and its gradient."""
+"""Pointwise operations: what they share, bias, scale, add, mul, relu (clipped, leaky) and its gradient."""
 
 from __future__ import annotations
 
@@ -9,49 +9,70 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from vlug.ops.base import Array, Builder, Operation, axis_of, broadcast_dims, dense_like, need, register
+from vlug.dtypes import BF16, F16, F32, F64, I32, I64, U8, DType
+from vlug.ops.base import Array, Builder, Cost, Operation, axis_of, broadcast_dims, dense_like, need, register
 from vlug.ops.reduction import Reduction, unbroadcast
 from vlug.tensor import Tensor, contiguous_strides
 
-__all__ = ["Add", "Bias", "Mul", "Relu", "ReluBackward"]
+__all__ = ["Add", "Bias", "Binary", "Mul", "Relu", "ReluBackward", "Scale", "Unary", "pointwise_out"]
+
+#: What sums, products, extremes and comparisons also take: integers wrap around as C's unsigned ones do.
+NUMBERS = (F32, BF16, F16, F64, I32, I64, U8)
 
 
-def _pointwise_out(dim: tuple[int, ...], *inputs: Tensor) -> Tensor:
+def pointwise_out(dim: tuple[int, ...], *inputs: Tensor, dtype: DType | None = None) -> Tensor:
     """A result with gap-free strides in the memory order of the first full-sized input."""
     like = next((t for t in inputs if t.dim == dim), None)
     stride = contiguous_strides(dim) if like is None else dense_like(like, dim)
-    return Tensor(dim, stride, inputs[0].dtype)
+    return Tensor(dim, stride, dtype or inputs[0].dtype)
 
 
-@register
 @dataclass(frozen=True)
-class Bias(Operation):
-    """y = x + b with b (one dimension) along `axis` of x."""
+class _AlongAxis(Operation):
+    """x and a vector b along one of its axes."""
 
     axis: int = 1
 
-    name: ClassVar[str] = "bias"
     inputs: ClassVar[tuple[str, ...]] = ("x", "b")
     exact: ClassVar[bool] = True
 
     def bind(self, inputs: Sequence[Tensor | None]) -> Self:
         (x,) = need(inputs[:1])
-        return replace(self, axis=axis_of(self.axis, x.rank, "bias: axis"))
+        return replace(self, axis=axis_of(self.axis, x.rank, f"{self.name}: axis"))
 
     def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         x, b = need(inputs)
         self.check_dtypes(x, b, same=(1,))
-        axis = axis_of(self.axis, x.rank, "bias: axis")
+        axis = axis_of(self.axis, x.rank, f"{self.name}: axis")
         self.expect(
             b.dim == (x.dim[axis],), f"b {b.dim} must be ({x.dim[axis]},), dimension {axis} of x {x.dim}"
         )
-        return (_pointwise_out(x.dim, x),)
+        return (pointwise_out(x.dim, x),)
+
+    def _along(self, x: Array, b: Array) -> Array:
+        shape = [1] * x.ndim
+        shape[self.axis] = b.shape[0]
+        return b.reshape(shape)
+
+    @classmethod
+    def samples(cls) -> Iterator[str]:
+        yield f"{cls.name} x=2x35x6x5 b=35"
+        yield f"{cls.name} x=17x33 b=33"
+        yield f"{cls.name} x=4x9x21 b=21 axis=2"
+        yield f"{cls.name} x=4x9x21 b=4 axis=0"
+        yield f"{cls.name} x=0x3x4x4 b=3"
+
+
+@register
+@dataclass(frozen=True)
+class Bias(_AlongAxis):
+    """y = x + b with b (one dimension) along `axis` of x."""
+
+    name: ClassVar[str] = "bias"
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, b = need(inputs)
-        shape = [1] * x.ndim
-        shape[self.axis] = b.shape[0]
-        return (x + b.reshape(shape),)
+        return (x + self._along(x, b),)
 
     def vjp(
         self,
@@ -67,24 +88,69 @@ class Bias(Operation):
         rest = tuple(i for i in range(x.rank) if i != axis)
         return dy, (g.append(Reduction("add", rest, False), (dy,))[0] if rest else dy)
 
-    @classmethod
-    def samples(cls) -> Iterator[str]:
-        yield "bias x=2x35x6x5 b=35"
-        yield "bias x=17x33 b=33"
-        yield "bias x=4x9x21 b=21 axis=2"
-        yield "bias x=4x9x21 b=4 axis=0"
-        yield "bias x=0x3x4x4 b=3"
+
+@register
+@dataclass(frozen=True)
+class Scale(_AlongAxis):
+    """y = x · b with b (one dimension) along `axis` of x."""
+
+    name: ClassVar[str] = "scale"
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, b = need(inputs)
+        return (x * self._along(x, b),)
+
+    def vjp(
+        self,
+        g: Builder,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor | None],
+        grads: Sequence[Tensor | None],
+    ) -> tuple[Tensor | None, ...]:
+        x, b = need(inputs)
+        dy = grads[0]
+        if dy is None:
+            return None, None
+        axis = axis_of(self.axis, x.rank, "scale: axis")
+        rest = tuple(i for i in range(x.rank) if i != axis)
+        (db,) = g.append(Mul(), (dy, x))
+        return g.append(self, (dy, b))[0], g.append(Reduction("add", rest, False), (db,))[0] if rest else db
 
 
 @dataclass(frozen=True)
-class _Binary(Operation):
+class Unary(Operation):
+    """One operand; the result has its dims. flops: of each element, roughly."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("x",)
+    flops: ClassVar[int] = 1
+
+    def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        (x,) = need(inputs)
+        self.check_dtypes(x)
+        return (pointwise_out(x.dim, x),)
+
+    def cost(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]) -> Cost:
+        plain = super().cost(inputs, outputs)
+        return Cost(self.flops * plain.flops, plain.bytes)
+
+    @classmethod
+    def samples(cls) -> Iterator[str]:
+        yield f"{cls.name} x=3x35x6x5"
+        yield f"{cls.name} x=1000"
+        yield f"{cls.name} x=scalar"
+        yield f"{cls.name} x=0x3"
+
+
+@dataclass(frozen=True)
+class Binary(Operation):
+    """Two operands of one dtype with NumPy broadcasting."""
+
     inputs: ClassVar[tuple[str, ...]] = ("a", "b")
-    exact: ClassVar[bool] = True
 
     def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         a, b = need(inputs)
         self.check_dtypes(a, b, same=(1,))
-        return (_pointwise_out(broadcast_dims(a, b, self.name), a, b),)
+        return (pointwise_out(broadcast_dims(a, b, self.name), a, b),)
 
     @classmethod
     def samples(cls) -> Iterator[str]:
@@ -104,10 +170,12 @@ class _Binary(Operation):
 
 @register
 @dataclass(frozen=True)
-class Add(_Binary):
+class Add(Binary):
     """y = a + b with NumPy broadcasting."""
 
     name: ClassVar[str] = "add"
+    exact: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[DType, ...]] = NUMBERS
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, b = need(inputs)
@@ -129,10 +197,12 @@ class Add(_Binary):
 
 @register
 @dataclass(frozen=True)
-class Mul(_Binary):
+class Mul(Binary):
     """y = a · b with NumPy broadcasting."""
 
     name: ClassVar[str] = "mul"
+    exact: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[DType, ...]] = NUMBERS
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, b = need(inputs)
@@ -197,7 +267,7 @@ class Relu(_Relu):
         (x,) = need(inputs)
         self.check_dtypes(x)
         self._check()
-        return (_pointwise_out(x.dim, x),)
+        return (pointwise_out(x.dim, x),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = need(inputs[:1])
@@ -243,7 +313,7 @@ class ReluBackward(_Relu):
         self.check_dtypes(dy, x, same=(1,))
         self._check()
         self.expect(dy.dim == x.dim, f"dy {dy.dim} and x {x.dim} must have the same dims")
-        return (_pointwise_out(x.dim, dy, x),)
+        return (pointwise_out(x.dim, dy, x),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         dy, x = need(inputs)

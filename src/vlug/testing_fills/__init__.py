@@ -9,7 +9,18 @@ from __future__ import annotations
 import numpy as np
 
 from vlug.graph import Graph
-from vlug.testing_fills import conv, dropout, loss, norm, optim, pointwise_loss, pool, reduction, rows
+from vlug.testing_fills import (
+    conv,
+    dropout,
+    loss,
+    norm,
+    optim,
+    pointwise,
+    pointwise_loss,
+    pool,
+    reduction,
+    rows,
+)
 from vlug.testing_fills.base import Array, Fit, Inputs, held, numbers, strew
 
 __all__ = ["FILLS", "fill"]
@@ -22,6 +33,7 @@ FITS: dict[str, Fit] = {
     **norm.FITS,
     **optim.FITS,
     **pointwise_loss.FITS,
+    **pointwise.FITS,
     **pool.FITS,
     **reduction.FITS,
     **rows.FITS,

@@ -1,6 +1,8 @@
 """Random problem lines of every operation, from a seed: small, valid, odd sizes more often than round."""
 
 from vlug.testing_lines import (
+    activation,
+    arithmetic,
     conv,
     dropout,
     loss,
@@ -19,6 +21,8 @@ __all__ = ["LINES"]
 
 #: Operation name → a random problem line.
 LINES: dict[str, Line] = {
+    **activation.LINES,
+    **arithmetic.LINES,
     **conv.LINES,
     **dropout.LINES,
     **loss.LINES,

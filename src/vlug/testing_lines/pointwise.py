@@ -16,10 +16,10 @@ def _binary(name: str, r: random.Random) -> str:
     return f"{name} a={dims(*a)} b={dims(*b)}"
 
 
-def _bias(r: random.Random) -> str:
+def _along(name: str, r: random.Random) -> str:
     dim = shape(r, 1)
     axis = r.randrange(len(dim))
-    return f"bias x={dims(*dim)} b={dim[axis]} axis={axis}"
+    return f"{name} x={dims(*dim)} b={dim[axis]} axis={axis}"
 
 
 def _relu(name: str, r: random.Random) -> str:
@@ -29,7 +29,7 @@ def _relu(name: str, r: random.Random) -> str:
 
 
 LINES: dict[str, Line] = {
-    "bias": _bias,
+    **{n: partial(_along, n) for n in ("bias", "scale")},
     **{n: partial(_binary, n) for n in ("add", "mul")},
     **{n: partial(_relu, n) for n in ("relu", "relu_backward")},
 }

@@ -1,7 +1,10 @@
 """The builder methods of Graph, one an operation, with cuDNN's names: written out to be found and typed."""
 
+from vlug.ops.builder.activation import ActivationMethods
+from vlug.ops.builder.arithmetic import ArithmeticMethods
 from vlug.ops.builder.conv import ConvMethods
 from vlug.ops.builder.dropout import DropoutMethods
+from vlug.ops.builder.logic import LogicMethods
 from vlug.ops.builder.loss import LossMethods
 from vlug.ops.builder.matmul import MatmulMethods
 from vlug.ops.builder.norm import NormMethods
@@ -16,8 +19,11 @@ __all__ = ["Methods"]
 
 
 class Methods(
+    ActivationMethods,
+    ArithmeticMethods,
     ConvMethods,
     DropoutMethods,
+    LogicMethods,
     LossMethods,
     MatmulMethods,
     NormMethods,

@@ -19,6 +19,11 @@ class PointwiseMethods(Base):
         y: Tensor = self.call("bias", x, b, axis=axis, **options)
         return y
 
+    def scale(self, x: Tensor, b: Tensor, *, axis: int = 1, **options: Any) -> Tensor:
+        """y = x · b, b along `axis` of x."""
+        y: Tensor = self.call("scale", x, b, axis=axis, **options)
+        return y
+
     def add(self, a: Tensor, b: Tensor, **options: Any) -> Tensor:
         """y = a + b, broadcast."""
         y: Tensor = self.call("add", a, b, **options)

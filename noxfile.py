@@ -17,7 +17,7 @@ NUMPY = {11: "1.23.5", 12: "1.26.0", 13: "2.1.0"}[sys.version_info.minor]
 FLOOR = [f"numpy=={NUMPY}", "llvmlite==0.46.0", "ml_dtypes==0.4.0", "platformdirs==3.0.0", "rich==12.0.0"]
 if sys.version_info >= (3, 13):
     FLOOR[2] = "ml_dtypes==0.5.0"  # its first release for 3.13
-TEST_TOOLS = ["pytest>=8", "pytest-timeout", "pytest-xdist>=3.5", "hypothesis>=6.100"]
+TEST_TOOLS = ["pytest>=8", "pytest-timeout", "pytest-xdist>=3.5", "hypothesis>=6.100", "expecttest"]
 
 
 def install_and_test(session: nox.Session, *requirements: str, select: str) -> None:

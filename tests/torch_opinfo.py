@@ -3,7 +3,7 @@
 A sample is an operator's inputs and attributes as PyTorch's developers chose them. Each is run with stock's
 kernels and with ours forced: as a function, on non-contiguous inputs, in place, with `out`, and with gradients.
 Strides, dtypes, errors and warnings must be the same; of values, ours may lie twice as far from the result in
-float64 as stock's. Whatever reaches no operator of ours (all are denied in stock's run, and count it) is left out.
+float64 as stock's does there, or at inputs that are off by a rounding; or as far as that result moves then. Whatever reaches no operator of ours (all are denied in stock's run, and count it) is left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,8 +69,10 @@ def _ulp(dtype: Any) -> float:
     return float(torch.finfo(dtype).eps)
 
 
-def differ(stock: Outcome, ours: Outcome, exact: Outcome) -> str:
-    """What is wrong with ours, or nothing."""
+def differ(
+    stock: Outcome, ours: Outcome, exact: Outcome, moved: Sequence[tuple[Outcome, Outcome]] = ()
+) -> str:
+    """What is wrong with ours, or nothing. moved: stock's and the exact outcomes of inputs off by a rounding."""
     if (stock.error, stock.warnings) != (ours.error, ours.warnings):
         return f"stock: {stock.error or stock.warnings}, ours: {ours.error or ours.warnings}"
     if len(stock.results) != len(ours.results):
@@ -94,14 +96,23 @@ def differ(stock: Outcome, ours: Outcome, exact: Outcome) -> str:
         e = known[i].detach() if known and isinstance(known[i], torch.Tensor) else a
         if e.shape != a.shape or not e.is_floating_point():
             e = a
-        found = _apart(a.double(), b.double(), e.double(), _ulp(a.dtype))
+        slack = max([0.0, *(_slack(e, s.results[i], m.results[i]) for s, m in moved if not s.error + m.error)])
+        found = _apart(a.double(), b.double(), e.double(), _ulp(a.dtype), slack)
         if found:
             return f"result {i}: {found}"
     return ""
 
 
-def _apart(a: Any, b: Any, e: Any, ulp: float) -> str:
-    """Whether b lies further from e than twice as far as a, roundings aside."""
+def _slack(e: Any, a: Any, m: Any) -> float:
+    """How far stock's (a) and the exact result (m) of moved inputs lie from each other, and m from e."""
+    if not a.shape == m.shape == e.shape or not e.numel():
+        return 0.0
+    e, a, m = (t.detach().double() for t in (e, a, m))
+    return max(float((x - y).nan_to_num(0, 0, 0).abs().max()) for x, y in ((a, m), (m, e)))
+
+
+def _apart(a: Any, b: Any, e: Any, ulp: float, slack: float) -> str:
+    """Whether b lies further from e than twice as far as a, or than twice the slack; roundings aside."""
     odd = ~a.isfinite() | ~b.isfinite()
     if odd.any():
         apart = odd & ~((a == b) | (a.isnan() & b.isnan()))
@@ -112,7 +123,7 @@ def _apart(a: Any, b: Any, e: Any, ulp: float) -> str:
         return ""
     a, b, e = a[fine], b[fine], e[fine]
     far = (b - e).abs()
-    bound = 2 * (a - e).abs().max() + 2 * ulp * e.abs() + ulp * e.abs().max()
+    bound = 2 * max(float((a - e).abs().max()), slack) + 2 * ulp * e.abs() + ulp * e.abs().max()
     wrong = far > bound
     if not wrong.any():
         return ""
@@ -137,6 +148,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         torch.set_warn_always(True)  # a warning that is given once would tell the runs apart
+        self._off: Any = None
         self._random = random.Random(self.seed)
         self._seen = 0
         self._entries: dict[str, list[Any]] = {}
@@ -184,7 +196,9 @@ class Sweep:
             outs = [t for t in tree_flatten(made)[0] if isinstance(t, torch.Tensor) and t.requires_grad]
             inputs = [t for t in tree_flatten(held)[0] if isinstance(t, torch.Tensor) and t.requires_grad]
             g = torch.Generator().manual_seed(1)
-            weights = [torch.randn(t.shape, generator=g).to(dtype).to(t.dtype) for t in outs]
+            weights = [
+                self._moved(torch.randn(t.shape, generator=g).to(dtype).to(t.dtype)) for t in outs
+            ]
             return [made, torch.autograd.grad(outs, inputs, weights, allow_unused=True)] if outs else [made]
 
         yield "gradient" if grads else "plain", gradient if grads else plain, given
@@ -227,6 +241,8 @@ class Sweep:
         if not stock.error:
             exact = self._stock(lambda: _run(lambda: call(tree_map(_double, given))))[1]
             found = differ(stock, ours, exact)
+            if found and not ours.error:
+                found = differ(stock, ours, exact, self._about(call, given, stock))
         if found and differ(stock, self._stock(run)[1], stock):
             return  # stock does not repeat itself (memory that nobody wrote)
         self.samples += 1
@@ -249,6 +265,30 @@ class Sweep:
             for op in block.operators:
                 block.set(op, "on", ON)
         return {op.name for op in block.operators if block.of(op, "denied")}, made
+
+    def _about(self, call: Call, given: Any, stock: Outcome) -> list[tuple[Outcome, Outcome]]:
+        """Stock's outcome and that in float64 of inputs that are each off by a rounding."""
+        ulps = [_ulp(t.dtype) for t in stock.results if isinstance(t, torch.Tensor) and t.is_floating_point()]
+        made = []
+        for seed in range(16):
+            pair = []
+            for form in (_held, _double):
+                self._off = max(ulps, default=0.0), torch.Generator().manual_seed(seed)
+                try:
+                    held = tree_map(lambda t: form(self._moved(_held(t))), given)  # noqa: B023
+                    pair.append(self._stock(lambda: _run(lambda: call(held)))[1])  # noqa: B023
+                finally:
+                    self._off = None
+            made.append((pair[0], pair[1]))
+        return made
+
+    def _moved(self, t: Any) -> Any:
+        """The tensor, or in `_about` one that is off by a rounding either way."""
+        if self._off is None or not isinstance(t, torch.Tensor) or not t.is_floating_point():
+            return t
+        ulp, g = self._off
+        signs = torch.randint(0, 2, t.shape, generator=g, dtype=t.dtype) * 2 - 1
+        return (t.detach() * (1 + ulp * signs)).requires_grad_(t.requires_grad)
 
     def _calls_taken(self, names: set[str]) -> int:
         """Calls of these operators that ours took up to now."""

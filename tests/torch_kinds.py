@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from vlug.dtypes import F32, F64
+from vlug.dtypes import BOOL, F32, F64
 from vlug.frontends.torch.control import IS_WRITTEN, Output
 from vlug.frontends.torch.keys import Arg, Pass
 from vlug.frontends.torch.operators import Operator
@@ -118,10 +118,6 @@ def _dropout(p: Problem, x: Any, share: float, train: Any) -> None:
         raise Pass("random")
     _input(p, x)
     _out(p, x.dim)
-    from vlug.dtypes import BOOL
-    from vlug.frontends.torch import keys
-
-    keys._NUMBERS.setdefault(BOOL.name, 11)
     _out(p, x.dim, BOOL)
 
 

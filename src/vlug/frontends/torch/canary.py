@@ -15,11 +15,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vlug.dtypes import F64
 from vlug.frontends.torch import decide, problems
 from vlug.frontends.torch.calls import bound, dtype_of
 from vlug.frontends.torch.canary_cases import Case, cases
 from vlug.frontends.torch.control import IS_OUTPUT, IS_SCALAR
-from vlug.frontends.torch.keys import Arg, Pass, Varying, read_key
+from vlug.frontends.torch.keys import Arg, Pass, Varying, read_key, torch_dtype
 from vlug.frontends.torch.loader import Loaded
 from vlug.frontends.torch.operators import OPERATORS, Operator
 from vlug.runtime.threads import Env
@@ -45,6 +46,9 @@ class _StandIn:
 
     def _decide(self, op: Operator, key: tuple[int, ...]) -> decide.Decision:
         arguments = read_key(op, key)
+        flat = [a for v in arguments for a in (v if isinstance(v, tuple) else (v,))]
+        if any(isinstance(a, Arg) and a.number == torch_dtype(F64) for a in flat):
+            return decide.Decision(reason="float64, so that the way to stock is walked too")
         try:
             p = problems.problem(op, arguments)
         except Pass as e:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vlug.dtypes import BF16, F16, F32, I64, DType
+from vlug.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, U8, DType
 from vlug.frontends.torch.operators import TENSOR_KINDS, Operator
 from vlug.tensor import Tensor, channels_last_strides, contiguous_strides
 
 __all__ = ["Arg", "Pass", "Varying", "read_key", "torch_dtype"]
 
 #: PyTorch's numbers of the element types that we take (c10::ScalarType).
-_DTYPES = {5: F16, 6: F32, 15: BF16, 4: I64}
+_DTYPES = {0: U8, 3: I32, 4: I64, 5: F16, 6: F32, 7: F64, 11: BOOL, 15: BF16}
 _NAMES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
     8: "complex32", 9: "complex64", 10: "complex128", 11: "bool", 15: "bfloat16",

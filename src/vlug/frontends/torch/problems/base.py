@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlug.dtypes import F32, I64, DType
+from vlug.dtypes import F32, DType
 from vlug.frontends.torch.control import IS_OUTPUT, IS_SCALAR, IS_WRITTEN, Output
 from vlug.frontends.torch.keys import Arg, Pass, Varying, torch_dtype
 from vlug.graph import Graph
@@ -78,8 +78,8 @@ def need_four(*args: Arg | None) -> None:
 def alike(*args: Arg) -> None:
     first = args[0]
     for a in args:
-        if a.dtype is I64:
-            raise Pass("dtype int64")
+        if not a.dtype.is_float:
+            raise Pass(f"dtype {a.dtype.long_name}")
         if a.number != first.number:
             raise Pass("dtypes differ")
         if 0 in a.dim:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import vlug
-from native_check import check
+from native_check import check, devices, execute
+from vlug.engines.cpu.embedding import EmbeddingEngine
+from vlug.engines.cpu.nll import NllEngine
 from vlug.engines.cpu.pointwise_loss import PointwiseLossEngine
 from vlug.errors import BadInput, DTypeError, ShapeError
+from vlug.graph import Graph
+from vlug.ops.base import OPERATIONS
+from vlug.testing_fills import fill
 
-POINTWISE = PointwiseLossEngine()
+EMBEDDING, NLL, POINTWISE = EmbeddingEngine(), NllEngine(), PointwiseLossEngine()
 
 
 def data(*shape: int, seed: int = 0) -> np.ndarray:
@@ -118,3 +124,80 @@ def test_bad_arguments_are_named() -> None:
     ):
         with pytest.raises(error, match=words):
             call()
+
+
+# --- classes ---
+@pytest.mark.framework
+@pytest.mark.parametrize("line", [s for s in OPERATIONS["nll_loss"].samples() if "-> loss" not in s])
+def test_nll_loss_means_what_pytorch_means(line: str) -> None:
+    torch = pytest.importorskip("torch")
+    g = Graph.parse(line)
+    op, values = g.nodes[0].op, fill(g, "real", 2)
+    if "x" not in values or 0 in values["x"].shape[1:]:
+        return
+    x = torch.from_numpy(values["x"]).requires_grad_()
+    target = torch.from_numpy(np.asarray(values["target"]))
+    weight = values.get("weight")
+    tw = None if weight is None else torch.from_numpy(weight)
+    kw = {"ignore_index": op.ignore_index, "reduction": op.reduction}
+    want = torch.nn.functional.nll_loss(x, target, tw, **kw)
+    dloss = np.asarray(data(*want.shape))
+    want.backward(torch.from_numpy(dloss))
+    got = vlug.nll_loss(values["x"], values["target"], weight, **kw)
+    np.testing.assert_allclose(got, want.detach().numpy(), rtol=1e-12)
+    dx = vlug.nll_loss_backward(dloss, values["x"], values["target"], weight, **kw)
+    np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [-1, 7, 1 << 40, -(1 << 62)])
+def test_a_class_out_of_range_is_an_error(bad: int) -> None:
+    for shape, rest in (((5, 7), (5,)), ((2, 7, 20), (2, 20)), ((7,), ())):
+        x, target = np.ones(shape, np.float32), np.zeros(rest, np.int64)
+        target[(-1,) * len(rest)] = bad
+        dims, where = "x".join(map(str, shape)), "x".join(map(str, rest)) or "scalar"
+        values = {"x": x, "target": target, "dloss": np.ones((), np.float32)}
+        for device in devices():
+            execute(NLL, Graph.parse(f"nll_loss x={dims} target={where}:i64"), values, 3, device, code=2)
+            line = f"nll_loss_backward dloss=scalar target={where}:i64 size={dims}"
+            execute(NLL, Graph.parse(line), values, 3, device, code=2)
+        with pytest.raises(BadInput, match=f"nll_loss: target holds {bad}, allowed are 0 to 6 and -100"):
+            vlug.nll_loss(x, target)
+
+
+# --- rows by index ---
+def test_embedding_and_its_gradient() -> None:
+    w, i = data(11, 33).astype(np.float32), np.random.default_rng(0).integers(0, 11, (4, 50))
+    np.testing.assert_array_equal(vlug.embedding(i, w), w[i])
+    np.testing.assert_array_equal(vlug.embedding(i.astype(np.int32), w.T.copy().T), w[i])
+    dy = data(4, 50, 33).astype(np.float32)
+    want = np.zeros((11, 33), np.float32)
+    for at in np.ndindex(4, 50):  # in this order, in f32
+        want[i[at]] += dy[at]
+    np.testing.assert_array_equal(vlug.embedding_backward(dy, i, 11), want)
+    want[2] = 0
+    np.testing.assert_array_equal(vlug.embedding_backward(dy, i, 11, 2), want)
+    np.testing.assert_array_equal(vlug.embedding_backward(dy, i, 11, -9), want)
+
+
+@pytest.mark.parametrize("bad", [-1, 11, 1 << 40, -(1 << 62)])
+def test_an_index_out_of_range_is_an_error(bad: int) -> None:
+    w, i = np.ones((11, 4), np.float32), np.zeros((3, 5), np.int64)
+    i[2, 3] = bad
+    with pytest.raises(BadInput, match=f"embedding: indices hold {bad}, allowed are 0 to 10"):
+        vlug.embedding(i, w)
+    with pytest.raises(BadInput, match=f"embedding_backward: indices hold {bad}, allowed are 0 to 10"):
+        vlug.embedding_backward(np.ones((3, 5, 4), np.float32), i, 11)
+    values = {"weight": w, "indices": i, "dy": np.ones((3, 5, 4), np.float32)}
+    for line in (
+        "embedding weight=11x4 indices=3x5:i64",
+        "embedding_backward dy=3x5x4 indices=3x5:i64 size=11x4",
+    ):
+        for device in devices():
+            execute(EMBEDDING, Graph.parse(line), values, 3, device, code=2)
+    with pytest.raises(BadInput, match="padding_idx: 11 must be a row, -11 to 10"):
+        vlug.embedding(i * 0, w, 11)
+
+
+def test_embedding_adds_low_precision_rows_in_f32() -> None:
+    dy = np.full((1000, 1), 1.0, ml_dtypes.bfloat16)
+    assert vlug.embedding_backward(dy, np.zeros(1000, np.int64), 2)[0, 0] == 1000

@@ -27,6 +27,8 @@ ORDER: tuple[str, ...] = (
     "cpu.softmax:SoftmaxEngine",
     "cpu.loss:CrossEntropyEngine",
     "cpu.pointwise_loss:PointwiseLossEngine",
+    "cpu.nll:NllEngine",
+    "cpu.embedding:EmbeddingEngine",
     "cpu.dropout:DropoutEngine",
     "cpu.optim:OptimEngine",
     "cpu.pointwise:PointwiseEngine",

@@ -11,7 +11,16 @@ an input is.
 
 from vlug.functional.conv import conv2d, conv2d_backward
 from vlug.functional.dropout import dropout, dropout_backward, rng
-from vlug.functional.loss import cross_entropy, cross_entropy_backward
+from vlug.functional.lookup import (
+    embedding,
+    embedding_backward,
+)
+from vlug.functional.loss import (
+    cross_entropy,
+    cross_entropy_backward,
+    nll_loss,
+    nll_loss_backward,
+)
 from vlug.functional.losses import (
     binary_cross_entropy_with_logits,
     binary_cross_entropy_with_logits_backward,
@@ -71,6 +80,8 @@ __all__ = [
     "cross_entropy_backward",
     "dropout",
     "dropout_backward",
+    "embedding",
+    "embedding_backward",
     "huber_loss",
     "huber_loss_backward",
     "kl_div",
@@ -91,6 +102,8 @@ __all__ = [
     "mse_loss",
     "mse_loss_backward",
     "mul",
+    "nll_loss",
+    "nll_loss_backward",
     "prod",
     "prod_backward",
     "reduce",

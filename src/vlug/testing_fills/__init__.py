@@ -12,6 +12,7 @@ from vlug.graph import Graph
 from vlug.testing_fills import (
     conv,
     dropout,
+    embedding,
     loss,
     norm,
     optim,
@@ -29,6 +30,7 @@ FILLS = ("exact", "real", "edge")
 
 FITS: dict[str, Fit] = {
     **dropout.FITS,
+    **embedding.FITS,
     **loss.FITS,
     **norm.FITS,
     **optim.FITS,

@@ -25,4 +25,20 @@ def _cross_entropy(name: str, r: random.Random) -> str:
     return f"{name} {' '.join(words)}"
 
 
-LINES: dict[str, Line] = {n: partial(_cross_entropy, n) for n in ("cross_entropy", "cross_entropy_backward")}
+def _nll(name: str, r: random.Random) -> str:
+    c, rest = r.randint(0, 9), shape(r)[:3]
+    x = [*rest[:1], c, *rest[1:]] if rest else [c]
+    mode = r.choice(["mean", "sum", "none"])
+    words = [f"target={dims(*rest)}:i64"] + [f"weight={c}"] * r.randint(0, 1)
+    tail = f"reduction={mode} ignore_index={r.choice([-100, 0])}"
+    if name == "nll_loss":
+        return f"nll_loss x={dims(*x)} {' '.join(words)} {tail}"
+    words += ["total=scalar"] * r.randint(0, 1)
+    dloss = dims(*rest) if mode == "none" else "scalar"
+    return f"nll_loss_backward dloss={dloss} {' '.join(words)} {tail} size={dims(*x)}"
+
+
+LINES: dict[str, Line] = {
+    **{n: partial(_cross_entropy, n) for n in ("cross_entropy", "cross_entropy_backward")},
+    **{n: partial(_nll, n) for n in ("nll_loss", "nll_loss_backward")},
+}

@@ -4,9 +4,11 @@ from vlug.ops.builder.activation import ActivationMethods
 from vlug.ops.builder.arithmetic import ArithmeticMethods
 from vlug.ops.builder.conv import ConvMethods
 from vlug.ops.builder.dropout import DropoutMethods
+from vlug.ops.builder.embedding import EmbeddingMethods
 from vlug.ops.builder.logic import LogicMethods
 from vlug.ops.builder.loss import LossMethods
 from vlug.ops.builder.matmul import MatmulMethods
+from vlug.ops.builder.nll import NllMethods
 from vlug.ops.builder.norm import NormMethods
 from vlug.ops.builder.optim import OptimMethods
 from vlug.ops.builder.pointwise import PointwiseMethods
@@ -23,9 +25,11 @@ class Methods(
     ArithmeticMethods,
     ConvMethods,
     DropoutMethods,
+    EmbeddingMethods,
     LogicMethods,
     LossMethods,
     MatmulMethods,
+    NllMethods,
     NormMethods,
     OptimMethods,
     PointwiseMethods,

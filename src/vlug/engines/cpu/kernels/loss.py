@@ -14,7 +14,8 @@ from vlug.engines.cpu.kernels.common import sizes, unflatten, units
 from vlug.engines.cpu.kernels.softmax import LOW, computed, top_of
 
 __all__ = ["BAD_TARGET", "cross_entropy_backward_columns", "cross_entropy_backward_rows",
-           "cross_entropy_columns", "cross_entropy_rows"]  # fmt: skip
+           "cross_entropy_columns", "cross_entropy_rows", "nll_loss", "nll_loss_backward_columns",
+           "nll_loss_backward_rows"]  # fmt: skip
 
 BAD_TARGET = 2
 WIDE = "f64"
@@ -291,3 +292,99 @@ def cross_entropy_backward_columns(k: Kernel, kinds: Kinds, outer: int, mode: st
                     v = v - (each if weight is None else each * weight[c])
                 v = select(label.eq(k.to_int(c, "i32")), v - b, v)
                 out[c, n] = select(counts, v, 0.0)
+
+
+# --- of log-probabilities ------------------------------------------------------------------------
+def nll_loss(k: Kernel, kinds: Kinds, outer: int, mode: str) -> None:
+    """Tensors: x target weight loss total; one element of x a position is read."""
+    dtype = computed(kinds[0])
+    C, I = k.size("C"), sizes(k, "i", outer)
+    x = _full(k, "x", 0, I, [C], [0], kinds[0])
+    weight, target = _weight(k, 2, C, kinds), _each(k, "target", 1, I, [], kinds)
+    loss = _each(k, "loss", 3, I, [], kinds, scalar=mode != "none")
+    out = _each(k, "total", 4, I, [], kinds, scalar=True)
+    group, count = k.size("group"), k.size("count")
+    blocks = k.ceil_div(count, group)
+    sums = k.shared(blocks, 2, dtype=WIDE)
+    for u in units(k, blocks):
+        total, weights = k.var(k.val(0.0, dtype=WIDE)), k.var(k.val(0.0, dtype=WIDE))
+        for at in k.range(u * group, k.min((u + 1) * group, count)):
+            i = unflatten(at, I)
+            t = target[tuple(i)]
+            counts = _checked(k, t, C)
+            value = k.var(k.val(0.0, dtype=dtype))
+            with k.when(counts):
+                share = k.val(1.0, dtype=dtype) if weight is None else weight[t.idx()]
+                value.set(-x[(*i, t.idx())] * share)
+                weights += share.to(WIDE)
+            if mode == "none":
+                loss.store(*i, value)
+            total += value.to(WIDE)
+        sums[u, 0] = total
+        sums[u, 1] = weights
+    if mode != "none":
+        _mean(k, mode, loss, sums, blocks)
+    if out is not None:
+        weights = k.var(k.val(0.0, dtype=WIDE))
+        if mode != "none":
+            for b in k.range(blocks):
+                weights += sums[b, 1]
+        out[(0,) * outer] = weights
+
+
+def _share(k: Kernel, d: Any, weights: Any, weight: Any, t: Any, mode: str) -> Any:
+    """What the element of dx at the target's class is."""
+    d = d / weights if mode == "mean" else d
+    return -d if weight is None else -(weight[t.idx()] * d)
+
+
+def nll_loss_backward_rows(k: Kernel, kinds: Kinds, outer: int, unit: bool, mode: str) -> None:
+    """Tensors: dloss target weight total dx; classes along the rows."""
+    dtype = computed(kinds[4])
+    C, I = k.size("C"), sizes(k, "i", outer)
+    dx, weight = _full(k, "dx", 4, I, [C], [int(unit)], kinds[4]), _weight(k, 2, C, kinds)
+    target, dloss = _each(k, "target", 1, I, [], kinds), _each(k, "dloss", 0, I, [], kinds, mode != "none")
+    weights = _total(k, kinds, I, target, weight, False, C, dtype, mode)
+    group, count = k.size("group"), k.size("count")
+    for u in units(k, k.ceil_div(count, group)):
+        for at in k.range(u * group, k.min((u + 1) * group, count)):
+            i = unflatten(at, I)
+            row, t = dx.at(*i), target[tuple(i)]
+            counts = _checked(k, t, C)
+            for n in k.vectors(C, by=4):
+                row[n] = 0.0
+            with k.when(counts):
+                row[t.idx()] = _share(k, dloss[tuple(i)], weights, weight, t, mode)
+
+
+def nll_loss_backward_columns(k: Kernel, kinds: Kinds, outer: int, mode: str) -> None:
+    """The same with vectors along N dense positions."""
+    dtype = computed(kinds[4])
+    C, N, I = k.size("C"), k.size("N"), sizes(k, "i", outer)
+    dx, weight = _full(k, "dx", 4, I, [C, N], [0, 1], kinds[4]), _weight(k, 2, C, kinds)
+    target, dloss = _each(k, "target", 1, I, [N], kinds), _each(k, "dloss", 0, I, [N], kinds, mode != "none")
+    weights = _total(k, kinds, I, target, weight, True, C, dtype, mode)
+    NB, count = k.size("NB"), k.size("count")
+    across = k.ceil_div(N, NB)
+    for u in units(k, count * across):
+        i, b = unflatten(u // across, I), u % across
+        plane, lo, hi = dx.at(*i), b * NB, k.min((b + 1) * NB, N)
+        for c in k.range(C):
+            for n in k.vectors(lo, hi, by=4):
+                plane[c, n] = 0.0
+        for j in k.range(lo, hi):
+            t = target[(*i, j)]
+            with k.when(_checked(k, t, C)):
+                plane[t.idx(), j] = _share(k, dloss[(*i, j)], weights, weight, t, mode)
+
+
+def _total(
+    k: Kernel, kinds: Kinds, I: Sequence[Int], target: View, weight: Any, inner: bool, C: Int, dtype: str,
+    mode: str,
+) -> Any:  # fmt: skip
+    """The sum of weights that a mean divides by: as given, or computed."""
+    if mode != "mean":
+        return None
+    if kinds[3] is None:
+        return _weights_of_targets(k, target, weight, I, inner, C, dtype)
+    return k.view(1, strides=[0], dtype=kinds[3], at=3)[0]

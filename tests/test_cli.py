@@ -156,7 +156,7 @@ def test_explain(capsys):
 
 @pytest.mark.filterwarnings("default::vlug.errors.VlugWarning")
 def test_explain_what_no_fast_engine_takes(capsys):
-    line = "conv_fprop x=1x4x6x6x6 w=4x4x3x3x3"  # three spatial dimensions
+    line = "conv_fprop x=1x4x3x3x3x3 w=4x4x2x2x2x2"  # four spatial dimensions
     code, _, err = run(capsys, "explain", line, "--no-reference")
     assert code == 1
     assert "cpu.conv_nchw: " in err

@@ -164,8 +164,7 @@ def test_inner_loops_stay_in_registers(build, constants, isa):
 
 
 @pytest.mark.parametrize(("line", "words"), [
-    ("conv_fprop x=1x2x5x5:f64 w=3x2x3x3:f64", "f64"),
-    ("conv_fprop x=1x2x5x5x5 w=3x2x3x3x3", "spatial"),
+    ("conv_fprop x=1x2x5x5x5x5 w=3x2x3x3x3x3", "spatial"),
     ("conv_fprop x=1x2x5x5 w=3x2x3x3 -> a; bias a b=3 -> c; mul c b:d=1x3x3x3 -> y", "mul"),
     ("conv_fprop x=1x2x5x5 w=3x2x3x3 -> a!; relu a -> y", "not just"),
     ("conv_fprop x=1x2x5x5 w=3x2x3x3 -> a; relu a negative_slope=0.1 -> y", "slope"),
@@ -176,6 +175,18 @@ def test_refusals_are_sentences(line, words):
         why = engine.why_not(Graph.parse(line), FAKE["avx512"])
         assert why is not None
         assert words in why
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("conv_fprop x=1x2x5x5:f64:nhwc w=3x2x3x3:f64", "f64"),
+    ("conv_fprop x=1x2x5x5x5:f32:nhwc w=3x2x3x3x3", "spatial"),
+    ("conv_fprop x=1x1x4x1x4099:f64 w=3x1x3x1x3:f64", "f64"),
+])  # fmt: skip
+def test_what_planes_alone_take(line, words):
+    graph = Graph.parse(line)
+    assert NCHW.why_not(graph, FAKE["avx512"]) is None
+    for engine in (NHWC, POINT):
+        assert words in engine.why_not(graph, FAKE["avx512"])
 
 
 def test_taps_of_both_directions_are_each_others_transpose():

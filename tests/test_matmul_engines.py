@@ -95,7 +95,6 @@ def test_error_is_that_of_a_sum(device):
 def test_refusals():
     device = FAKE["avx2"]
     for line, reason in {
-        "matmul a=4x5:f64 b=5x6:f64": "f64",
         "matmul a=4x5 b=5x6 -> c; relu c negative_slope=0.1 -> y": "plain ReLU",
         "matmul a=4x5 b=5x6 -> c!; relu c -> y": "does not follow the product alone",
         "relu x=4": "does not begin with matmul",

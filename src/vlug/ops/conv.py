@@ -144,7 +144,9 @@ class ConvFprop(_Conv):
 class ConvDgrad(_Conv):
     """Gradient of conv_fprop in x: dx[n,c,h] = Σ dy[n,k,p] · w[k,c,r] over p·stride + r·dilation - pre = h.
 
-    Also the transposed convolution of dy. size: spatial dims of dx; elements no window reaches are 0.
+    size: spatial dims of dx, of the stride-many that give dy's; elements no window reaches are 0. This is also
+    the transposed convolution of dy, with w as PyTorch keeps it (C_in, C_out/groups, spatial): its output padding
+    is size - ((dy - 1) · stride - pre - post + (r - 1) · dilation + 1).
     """
 
     size: tuple[int, ...] = field(kw_only=True)
@@ -338,4 +340,6 @@ _SAMPLES = (
     ("2x3x0x4", "5x3x1x1", ""),
     ("2x3x20", "4x3x3", "pad=1 stride=2"),  # one dimension
     ("1x2x4x5x6", "3x2x2x3x3", "pad=1x0x1"),  # three
+    ("2x6x6x5x6", "10x3x3x2x3", "pad=1 post=0x1x2 stride=2x1x2 dilation=1x2x1 groups=2"),
+    ("1x19x3x4x5", "33x19x1x1x1", ""),  # the depth joins the rows
 )

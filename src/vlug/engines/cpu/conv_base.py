@@ -4,13 +4,16 @@ Every direction is one sum over reduction channels and taps,
     dst[n, o, i · out_step + a] = Σ_c Σ_tap src[n, c, i · in_step + offset(tap, a)] · w[o, c, tap],
 for each output phase a (one in fprop; stride many in dgrad, each with its own taps and in_step 1).
 The reduction runs over c, then taps in order, whatever the blocking: so blocking never changes a bit.
+
+A convolution in one dimension is one of height 1. In three, the depths of the result are images and the taps along the
+depth are channels, each read from a depth of its own (`Depth`): a sum over (c, t) and the taps of a plane.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from vlug.engines.base import NativeProgram
@@ -20,18 +23,22 @@ if TYPE_CHECKING:
     from vlug.codegen.jit import Compiled
     from vlug.graph import Graph
 
-__all__ = ["Axis", "Conv", "ConvGraph", "Planes", "divide", "parse", "program", "round_up", "share_out",
+__all__ = ["DOUBLE", "Axis", "Conv", "ConvGraph", "Depth", "Planes", "divide", "parse", "program", "round_up", "share_out",
            "step_class"]
 
 #: Element types that the CPU convolutions compute in fp32.
 DTYPES = ("f32", "bf16", "f16")
+#: Those, and what is computed in fp64.
+DOUBLE = (*DTYPES, "f64")
 
 
 @dataclass(frozen=True)
 class ConvGraph:
     """The graph that a convolution engine takes: one convolution and what follows it in place.
 
-    src, w, dst: tensors; bias: the one added by channel, or None; relu: whether the result is clipped at 0.
+    src, w, dst: tensors of four dimensions (one spatial dimension is lifted to two) or five.
+    op: the convolution with attributes for as many. bias: the one added by channel, or None.
+    relu: whether the result is clipped at 0.
     """
 
     op: Any
@@ -47,8 +54,15 @@ class ConvGraph:
         return (self.src.name, self.w.name, self.dst.name, self.bias.name if self.bias is not None else None)
 
 
-def parse(graph: Graph, directions: Sequence[str] = ("fprop", "dgrad")) -> ConvGraph | str:
-    """The graph as a convolution with bias and ReLU behind it, or why it is none (a sentence)."""
+def parse(
+    graph: Graph, directions: Sequence[str] = ("fprop", "dgrad"), dtypes: Sequence[str] = DTYPES,
+    deep: bool = False,
+) -> ConvGraph | str:  # fmt: skip
+    """The graph as a convolution with bias and ReLU behind it, or why it is none (a sentence).
+
+    One spatial dimension becomes two, of which the first has size 1; so do three where the planes are joined
+    by nothing but their order. deep: take three as well.
+    """
     first, *rest = graph.nodes
     direction = first.op.name.removeprefix("conv_")
     if direction not in directions or not first.op.name.startswith("conv_"):
@@ -73,14 +87,101 @@ def parse(graph: Graph, directions: Sequence[str] = ("fprop", "dgrad")) -> ConvG
             relu = True
         dst = graph.tensors[node.outputs[0] or ""]
     src, w = ins[:2]
-    if src.rank != 4:
-        return f"{src.rank - 2} spatial dimensions where this engine has 2"
+    rank = src.rank - 2
+    if rank > 3:
+        return f"{rank} spatial dimensions where this engine has 1 to 3"
     for t in (src, w, dst, bias):
-        if t is not None and (t.dtype.name not in DTYPES or t.dtype != src.dtype):
-            return f"{t.name} is {t.dtype}: this engine takes {', '.join(DTYPES)}, the same for all tensors"
+        if t is not None and (t.dtype.name not in dtypes or t.dtype != src.dtype):
+            return f"{t.name} is {t.dtype}: this engine takes {', '.join(dtypes)}, the same for all tensors"
     if dst.overlaps:
         return f"elements of {dst.name} share memory"
-    return ConvGraph(first.op, direction, src, w, dst, bias, relu)
+    found = ConvGraph(first.op, direction, src, w, dst, bias, relu)
+    if rank == 1:
+        return _lifted(found)
+    if rank == 3:
+        flat = _joined(found)
+        if flat is None and not deep:
+            return "3 spatial dimensions where this engine has 2"
+        return flat or found
+    return found
+
+
+def _lifted(g: ConvGraph) -> ConvGraph:
+    """One spatial dimension as two, the first of size 1."""
+
+    def lift(t: Tensor) -> Tensor:
+        return Tensor((*t.dim[:2], 1, *t.dim[2:]), (*t.stride[:2], 0, *t.stride[2:]), t.dtype, t.name)
+
+    return replace(g, op=_with(g.op, lambda v, one: (one, *v)), src=lift(g.src), w=lift(g.w), dst=lift(g.dst))
+
+
+def _joined(g: ConvGraph) -> ConvGraph | None:
+    """Three spatial dimensions as two: the depth joined to the rows or to the batch, if neither has more than
+    one tap, none is padded or left out, and both tensors lie evenly there."""
+    op = g.op
+    simple = [
+        g.w.dim[2 + i] == op.stride[i] == 1 and op.pre_padding[i] == op.post_padding[i] == 0 for i in (0, 1)
+    ]
+    if not simple[0]:
+        return None
+    ends = [t.normalised for t in (g.src, g.dst)]
+
+    def even(t: Tensor, outer: int, inner: int) -> bool:
+        return t.dim[outer] == 1 or t.dim[inner] == 1 or t.stride[outer] == t.dim[inner] * t.stride[inner]
+
+    def join(t: Tensor, outer: int, inner: int) -> Tensor:
+        dim, stride = list(t.dim), list(t.stride)
+        stride[inner] = stride[outer] if t.dim[inner] == 1 else stride[inner]
+        if outer == 0:  # N and D: the depth goes
+            stride[0], dim[0] = stride[2], dim[0] * dim[2]
+            del dim[2], stride[2]
+        else:
+            dim[3] *= dim[2]
+            del dim[2], stride[2]
+        return Tensor(tuple(dim), tuple(stride), t.dtype, t.name)
+
+    w = Tensor((*g.w.dim[:2], *g.w.dim[3:]), (*g.w.stride[:2], *g.w.stride[3:]), g.w.dtype, g.w.name)
+    if 0 in g.src.dim or 0 in g.dst.dim:
+        return None
+    for outer, inner, may in ((2, 3, simple[1]), (0, 2, True)):
+        if may and all(even(t, outer, inner) for t in ends):
+            src, dst = (join(t, outer, inner) for t in ends)
+            return replace(g, op=_with(op, lambda v, one: v[1:]), src=src, w=w, dst=dst)
+    return None
+
+
+def _with(op: Any, change: Callable[[tuple[int, ...], int], tuple[int, ...]]) -> Any:
+    """The operation with its attributes of spatial dimensions changed; the second argument is what a
+    dimension of size 1 has."""
+    names = {"pre_padding": 0, "post_padding": 0, "stride": 1, "dilation": 1}
+    more = {"size": change(op.size, 1)} if hasattr(op, "size") else {}
+    return replace(op, **{n: change(getattr(op, n), one) for n, one in names.items()}, **more)
+
+
+@dataclass(frozen=True)
+class Depth:
+    """The first of three spatial dimensions: position d of the result reads (d · step + t · tap + at) / by of
+    the source through tap t, where that is a whole number inside. Strides in elements."""
+
+    source: int = 1
+    size: int = 1
+    taps: int = 1
+    step: int = 0
+    tap: int = 0
+    at: int = 0
+    by: int = 1
+    src: int = 0
+    dst: int = 0
+    w: int = 0
+
+    @classmethod
+    def of(cls, g: ConvGraph) -> Depth:
+        src, w, dst = (t.normalised for t in (g.src, g.w, g.dst))
+        if src.rank == 4:
+            return cls()
+        pad, stride, dilation = g.op.pre_padding[0], g.op.stride[0], g.op.dilation[0]
+        step, tap, at, by = (stride, dilation, -pad, 1) if g.direction == "fprop" else (1, -dilation, pad, stride)
+        return cls(src.dim[2], dst.dim[2], w.dim[2], step, tap, at, by, src.stride[2], dst.stride[2], w.stride[2])
 
 
 @dataclass(frozen=True)
@@ -137,8 +238,8 @@ class Axis:
 class Conv:
     """A convolution's sizes in the terms of the kernels (see the file's first lines); strides in elements.
 
-    C, K: reduction and output channels of a group. w strides: of output channel, reduction channel, tap row,
-    tap column, group.
+    N: images times depths of the result. C, K: reduction channels (times taps along the depth) and output
+    channels of a group. w strides: of output channel, reduction channel, tap row, tap column, group.
     """
 
     N: int
@@ -152,24 +253,26 @@ class Conv:
     w: tuple[int, int, int, int, int]
     bias: int
     dtype: str
+    depth: Depth = Depth()
 
     @classmethod
     def of(cls, g: ConvGraph) -> Conv:
         op, (src, w, dst) = g.op, (t.normalised for t in (g.src, g.w, g.dst))
         axes = [
-            Axis.of(g.direction, src.dim[2 + i], dst.dim[2 + i], w.dim[2 + i], op.pre_padding[i],
-                    op.stride[i], op.dilation[i])
-            for i in (0, 1)
+            Axis.of(g.direction, src.dim[i], dst.dim[i], w.dim[i], op.pre_padding[i], op.stride[i],
+                    op.dilation[i])
+            for i in (-2, -1)
         ]  # fmt: skip
-        G = op.groups
-        sk, sc, sr, ss = w.stride
+        G, depth = op.groups, Depth.of(g)
+        sk, sc, sr, ss = _four(w.stride)
         out, red = (w.dim[0] // G, w.dim[1]) if g.direction == "fprop" else (w.dim[1], w.dim[0] // G)
         so, sd = (sk, sc) if g.direction == "fprop" else (sc, sk)
         if red == 0:  # an empty sum: one channel that is never inside, without taps
             red, axes = 1, [replace(a, source=0, phases=((),) * len(a.phases)) for a in axes]
+            depth = replace(depth, taps=1)
         bias = 0 if g.bias is None else g.bias.normalised.stride[0]
-        return cls(src.dim[0], G, red, out, axes[0], axes[1], _four(src.stride), _four(dst.stride),
-                   (so, sd, sr, ss, sk * (w.dim[0] // G)), bias, src.dtype.name)  # fmt: skip
+        return cls(src.dim[0] * depth.size, G, red * depth.taps, out, axes[0], axes[1], _four(src.stride),
+                   _four(dst.stride), (so, sd, sr, ss, sk * (w.dim[0] // G)), bias, src.dtype.name, depth)  # fmt: skip
 
     @property
     def taps(self) -> int:
@@ -187,8 +290,8 @@ class Conv:
 
 
 def _four(s: Sequence[int]) -> tuple[int, int, int, int]:
-    a, b, c, d = s
-    return a, b, c, d
+    """What stands for N, C and the last two dimensions."""
+    return s[0], s[1], s[-2], s[-1]
 
 
 @dataclass(frozen=True)
@@ -198,6 +301,9 @@ class Planes:
     A plane holds `rows` rows of `images` images side by side, `pitch` elements a row, `width` an image:
     its columns [first, first + valid) and at least as many zeros as any tap reaches beyond, shared between
     neighbours. Output (i, image, j) is flat position i · pitch + image · width + j.
+
+    Rows longer than `tile` outputs are cut in tiles of that many, a unit each; their planes hold all columns
+    that a tile reads, padding too.
     """
 
     images: int
@@ -209,22 +315,27 @@ class Planes:
     lead: int
     plane: int
     channel: int
+    tile: int
 
     @classmethod
-    def of(cls, c: Conv, band: int, images: int, slack: int, flat: bool = True) -> Planes:
+    def of(cls, c: Conv, band: int, images: int, slack: int, tile: int = 0) -> Planes:
         cols, rows = c.cols, c.rows
-        end = cols.count + cols.high
-        first = min(max(0, cols.low), end)
-        last = min(max(-(-cols.source // cols.in_step), first), max(end, first))
-        left, right = max(0, first - cols.low), max(0, end - last)
-        width = max(last - first + max(left, right), cols.count)
+        count = min(tile, cols.count) if tile else cols.count
+        end = count + cols.high
+        if count < cols.count:
+            first, last, left, right = cols.low, end, 0, 0
+        else:
+            first = min(max(0, cols.low), end)
+            last = min(max(-(-cols.source // cols.in_step), first), max(end, first))
+            left, right = max(0, first - cols.low), max(0, end - last)
+        width = max(last - first + max(left, right), count)
         n = band + rows.high - rows.low
         plane = left + n * width * images + right + slack
         channel = plane * len(rows.planes) * len(cols.planes)
         channel = -(-channel // 16) * 16
         if channel % 256 == 0 or channel % 1024 < 48:
             channel += 48  # whole multiples of a page would fall into the same cache sets
-        return cls(images, band, n, width, first, last - first, left, plane, channel)
+        return cls(images, band, n, width, first, last - first, left, plane, channel, max(count, 1))
 
     @property
     def pitch(self) -> int:
@@ -259,7 +370,9 @@ def weight_run(c: Conv, phases: list[list[tuple[int, int]]], taps_first: bool) -
     offsets = [w for _, w in phases[0]]
     if len(phases) > 1 or offsets != list(range(len(offsets))):
         return 1
-    return -1 if c.w[1] == len(offsets) else len(offsets)
+    if c.depth.taps > 1 and c.depth.w != len(offsets):
+        return len(offsets)
+    return -1 if c.w[1] == len(offsets) * c.depth.taps else len(offsets)
 
 
 def program(
@@ -285,7 +398,8 @@ def program(
         "w_run": weight_run(c, taps, taps_first),
         "images": planes.images, "band": planes.band, "band_rows": planes.rows, "width": planes.width,
         "first": planes.first, "valid": planes.valid, "lead": planes.lead, "plane": planes.plane,
-        "channel": planes.channel, "lists": len(kernel.arg_names), **more,
+        "channel": planes.channel, "lists": len(kernel.arg_names), "tile": planes.tile,
+        **{f"depth_{f.name}": getattr(c.depth, f.name) for f in fields(c.depth)}, **more,
     }  # fmt: skip
     return NativeProgram(
         kernel.address, g.operands, (*kernel.args(values), *lists), kernel.shared_bytes(values),

@@ -25,6 +25,8 @@ __all__ = ["ConvNHWC", "conv_pixels"]
 NR = 2
 #: Channels of the source that are packed at once: few, with taps, one tap.
 BLOCKS = (4, 32, 128)
+#: Outputs of a row at most.
+_ROW = 4096
 
 
 def conv_pixels(k: Kernel, dtype: str, run: int, c_block: int, bias: bool, relu: bool) -> None:
@@ -197,6 +199,8 @@ class ConvNHWC(Engine):
                 return f"the channels of {t.name} are not next to each other in memory"
         if g.bias is not None and g.bias.normalised.stride[0] != 1:
             return "the bias is not contiguous"
+        if g.dst.dim[-1] > _ROW:
+            return f"rows of {g.dst.dim[-1]} outputs: its scratch would hold whole ones, more than {_ROW}"
         return None
 
     def share(self, graph: Graph, device: CpuDevice) -> float:

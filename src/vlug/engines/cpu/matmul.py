@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Matmul"]
 
-_DTYPES = ("f32", "bf16", "f16")
+_DTYPES = ("f32", "bf16", "f16", "f64")
 _LANES = {"avx2": 8, "avx512": 16, "neon": 4}
 # MR of a tile two vectors wide by lanes, at most those: a panel's row is one vector; the second for few rows
 _ROWS = {4: (4, 2), 8: (6, 4), 16: (14, 8)}
+_ROWS_F64 = {4: (4, 2), 8: (4, 2), 16: (8, 4)}  # a vector takes two registers, the tile is one wide
 _LEADING = 3
 _UNITS = 16  # parts that a large product is cut in at the least
 
@@ -29,6 +30,7 @@ class Matmul(Engine):
     """c = a · b, alone or with a bias along m or n and a ReLU behind it."""
 
     name = "cpu.matmul"
+    version = 2
 
     def why_not(self, graph: Graph, device: CpuDevice) -> str | None:
         if device.isa not in _LANES:
@@ -48,11 +50,11 @@ class Matmul(Engine):
 
     def knobs(self, graph: Graph, device: CpuDevice) -> dict[str, tuple[int, ...]]:
         p, lanes = _problem(graph), _LANES[device.isa]
-        rows = _ROWS[lanes]
+        rows = (_ROWS_F64 if p.dtype == "f64" else _ROWS)[lanes]
         waste = [-p.M % r for r in rows]  # rows of the last tile that nothing comes of
         if waste[0] > waste[1] + p.M // 8:
             rows = rows[::-1]
-        width = 2 * lanes
+        width = _vectors(p) * lanes
         depth = min(max(device.l1 * 2 // 3 // (4 * width) // 64 * 64, 64), 512)
         wide = max(device.l2 // 4 // (4 * depth) // width * width, width)
         high = max(device.l2 // 8 // (4 * depth), 16)
@@ -68,7 +70,8 @@ class Matmul(Engine):
         if 0 in (p.M, p.N, p.K):
             return 0.5
         rows = self.knobs(graph, device)["rows"][0]
-        used = p.M / (-(-p.M // rows) * rows) * p.N / (-(-p.N // (2 * lanes)) * 2 * lanes)
+        width = _vectors(p) * lanes
+        used = p.M / (-(-p.M // rows) * rows) * p.N / (-(-p.N // width) * width)
         # Packing takes about ten rows' or columns' worth of arithmetic of the other operand.
         return 0.8 * used / (1 + 10 / p.M + 10 / p.N)
 
@@ -163,6 +166,11 @@ class Problem:
                    a.dtype.name, names)
 
 
+def _vectors(p: Problem) -> int:
+    """Vectors in a row of the tile."""
+    return 1 if p.dtype == "f64" else 2
+
+
 def _problem(graph: Graph) -> Problem:
     found = _parse(graph)
     if isinstance(found, str):
@@ -198,7 +206,7 @@ def _geometry(
     p: Problem, lanes: int, rows: int, depth: int, wide: int, high: int
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The kernel's constants and its arguments."""
-    width = 2 * lanes
+    width = _vectors(p) * lanes
     depth = max(1, _up(p.K, max(_up(p.K, depth), 1)))
     lead = math.prod(d for d, *_ in p.lead)
 
@@ -227,7 +235,7 @@ def _geometry(
     if am == 1 and p.M > 1 and a_by != "e":
         a_by = "c"
     constants = {
-        "a_by": a_by, "b_by": b_by, "c_by": "c" if cn == 1 or p.N == 1 else "e", "rows": rows, "vectors": 2,
+        "a_by": a_by, "b_by": b_by, "c_by": "c" if cn == 1 or p.N == 1 else "e", "rows": rows, "vectors": _vectors(p),
         "unroll": 2, "bias": p.bias, "relu": p.relu, "dtype": p.dtype,
     }  # fmt: skip
     values = {

@@ -50,17 +50,17 @@ class _Matmul:
         self.c = k.view(*one, self.M, self.N, dtype=dtype,
                         strides=[*lead["c"], z("cm"), 1 if c_by == "c" else z("cn")])
         self.bias_view = k.view(self.M if bias == "m" else self.N, strides=[z("bias_step")], dtype=dtype)
-        self.half = dtype != "f32"
+        self.half, self.wide = dtype in ("bf16", "f16"), "f64" if dtype == "f64" else "f32"
 
     def build(self) -> None:
         k, width, rows = self.k, self.width, self.rows
         pitch = self.kb + k.V  # columns of k in a panel, and the slack that `pack` asks for
         blocks_of = self.n_blocks * self.m_blocks
         for begin, end in k.chunk(self.lead[0] * self.lead[1] * self.lead[2] * blocks_of):
-            self.bp = k.scratch(1, pitch, width, size=k.size("b_size"))
+            self.bp = k.scratch(1, pitch, width, size=k.size("b_size"), dtype=self.wide)
             self.ap = k.scratch(1, pitch, rows, size=k.size("a_size"),
-                                strides=[pitch * rows + k.V, rows, 1])
-            self.tile = k.scratch(rows, width)
+                                strides=[pitch * rows + k.V, rows, 1], dtype=self.wide)
+            self.tile = k.scratch(rows, width, dtype=self.wide)
             self.sums = k.scratch(self.mb, self.nb, size=k.size("sum_size")) if self.half else None
             for outer in k.range(begin // self.m_blocks, k.ceil_div(end, self.m_blocks)):
                 m0 = k.max(begin - outer * self.m_blocks, 0)
@@ -94,13 +94,13 @@ class _Matmul:
                     for i in k.range(blocks):
                         m, n = m_lo + i * self.rows, n_lo + j * self.width
                         if self.sums is None:
-                            sums = View(k, c.addr(m, n), (1, 1), c.strides)
+                            sums = View(k, c.addr(m, n), (1, 1), c.strides, self.wide)
                         else:
                             sums = View(k, self.sums.addr(m - m_lo, n - n_lo), (1, 1), self.sums.strides)
                         for r in range(self.rows):  # the arithmetic gives them time to come
                             for v in range(self.vectors):
                                 sums.prefetch(r, v * k.V, write=1)
-                        acc = [k.var(k.zeros(self.vectors)) for _ in range(self.rows)]
+                        acc = [k.var(k.zeros(self.vectors, self.wide)) for _ in range(self.rows)]
                         lanes = k.vector(0, self.vectors)
                         product(k, acc, (0, depth), lambda r, q: self.ap[i, q, r],  # noqa: B023
                                 lambda q: self.bp[j, q, lanes], self.unroll)  # noqa: B023
@@ -131,7 +131,7 @@ class _Out:
         if w.bias == "n":
             v = v + w.bias_view[(lanes + self.n).where(last)]
         elif w.bias:
-            with_bias = k.var(k.zeros(1))
+            with_bias = k.var(k.zeros(1, w.wide))
             with k.when(last):
                 with_bias.set(w.bias_view[self.m + r])
             v = v + with_bias.get()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from vlug.codegen.ir import Idx, Int, Kernel, Lanes, Val, Var, View, shuffle, transpose
 from vlug.codegen.tile import product
@@ -33,12 +34,13 @@ class Lists:
 
 def tables(
     k: Kernel, lists: Lists, phases: Int, taps: Int, channels: Int, channel: Int, pixel: Int, w_c: Int,
-    taps_first: bool = False,
+    taps_first: bool = False, depth: tuple[Int, Int] = (1, 0),
 ) -> tuple[View, View]:  # fmt: skip
     """Offsets of (c, tap) in the packed planes and in the weights, phase by phase.
 
     channel, pixel: elements of scratch between channels and between pixels. Taps run fastest, or, with
-    taps_first, channels do (as they lie in channels-last tensors).
+    taps_first, channels do (as they lie in channels-last tensors). depth: (taps along the depth, elements of
+    w between them): channels are (c, t) then, t fastest, and a block holds whole channels.
     """
     x_table, w_table = k.shared(channels * taps, dtype="i64"), k.shared(channels * taps, dtype="i64")
     for phase in k.range(phases):
@@ -48,22 +50,30 @@ def tables(
             for c in k.range(channels):
                 at = t * channels + c if taps_first else channels * t0 + c * (t1 - t0) + (t - t0)
                 x_table[at] = k.to_int(c * channel + x_at)
-                w_table[at] = k.to_int(c * w_c + w_at)
+                w_table[at] = k.to_int(_channel(c, w_c, *depth) + w_at)
     return x_table, w_table
 
 
+def _channel(c: Int, w_c: Int, taps: Int, w_t: Int) -> Int:
+    """Offset in w of channel (c, t)."""
+    return c * w_c if isinstance(taps, int) else c // taps * w_c + c % taps * w_t
+
+
 def pack_weights(
-    k: Kernel, w: View, lists: Lists, table: View, last: View | None, sizes: tuple[Int, ...], width: int
+    k: Kernel, w: View, lists: Lists, table: View, last: View | None, sizes: tuple[Any, ...], width: int
 ) -> View:
     """Weights of dims (group, output, offset) as panels [group, panel][channel block][phase][c, tap][width].
 
     table, last: offsets in w of the elements of a block of channels, and of the last block if they differ.
-    sizes: G, C, K, channel block, phases, taps, stride of a channel in w, parts. The argument `w_run` tells
-    how many elements of the reduction follow each other in w: all of a tap's channels (-1) or that many.
+    sizes: G, C, K, channel block, phases, taps, stride of a channel in w (or that and `tables`' depth), parts.
+    The argument `w_run` tells how many elements of the reduction follow each other in w: all of a tap's
+    channels (-1) or that many.
     """
     G, C, K, c_block, phases, taps, w_c, parts = sizes
+    channel = w_c if isinstance(w_c, tuple) else (w_c, 1, 0)
     panels, w_run, V = k.ceil_div(K, width), k.size("w_run"), k.V
-    wp = k.shared(G * panels, C * taps, width)
+    wide = "f64" if w.elem.name == "f64" else "f32"
+    wp = k.shared(G * panels, C * taps, width, dtype=wide)
     # A unit is enough outputs that reads of neighbours are long, but an eighth of them all at most.
     step = max(width, V // width * width)
     together = k.max(k.min(K // (8 * step), 4), 1) * step
@@ -71,7 +81,7 @@ def pack_weights(
     n = k.max(k.min(parts, G * blocks), 1)
     per = k.ceil_div(G * blocks, n)
     for lo, hi in k.chunk(n):
-        square = k.scratch(V, V)
+        square = k.scratch(V, V, dtype=wide)
         for u in k.range(lo * per, k.min(hi * per, G * blocks)):
             g, first = u // blocks, u % blocks * together
             span = k.min(together, panels * width - first)
@@ -82,8 +92,8 @@ def pack_weights(
                     columns = either_table(k, c1 - c0, c_block, table, last, t0)
                     run = k.choose(k.compare("<", w_run, 0), length if last is None else c1 - c0, w_run)
                     to = wp.addr(g * panels + first // width, c0 * taps + (c1 - c0) * t0, 0)
-                    panel = View(k, to, (1, 1, width), (C * taps * width, width, 1))
-                    source = View(k, w.addr(g, first, c0 * w_c), (1,), dtype=w.elem.name)
+                    panel = View(k, to, (1, 1, width), (C * taps * width, width, 1), wide)
+                    source = View(k, w.addr(g, first, _channel(c0, *channel)), (1,), dtype=w.elem.name)
                     pack_rows(k, source, panel, (span, K - first), w.strides[1], length, columns, run, square)
     return wp
 

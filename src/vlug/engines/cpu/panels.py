@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vlug.codegen.ir import Int, Kernel, Lanes, Val, View, shuffle, transpose
 
@@ -29,6 +30,9 @@ class Band:
     Column j of phase f is w = j · step + f - pad. A row of the panel holds `phases` runs of `columns` pixels,
     an image `image` pixels. Pixels outside the H × W plane are zeros. Rows are written in order and in whole
     vectors of pixels, what runs over is overwritten: a panel needs V pixels of slack at its end.
+
+    place: of an image, where it begins in the tensor (in elements) and whether it is there or all zeros;
+    None: image n lies n strides from the start.
     """
 
     n0: Int
@@ -43,6 +47,14 @@ class Band:
     image: Int
     H: Int
     W: Int
+    place: Callable[[Int], tuple[Int, Val]] | None = None
+
+    def row(self, k: Kernel, src: View, i: Int, c: Int, h: Int) -> tuple[Any, Val | None]:
+        """Address of the first column of row h of channel c, and the condition of being there, if any."""
+        if self.place is None:
+            return src.addr(self.n0 + i, c, h, 0), None
+        start, there = self.place(self.n0 + i)
+        return k.gep(src.addr(0, c, h, 0), start, src.elem.storage), there
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,8 @@ def pack(k: Kernel, how: str, src: View, dst: View, band: Band, channels: Channe
         for row in k.range(band.rows):
             h = band.h0 + row * band.hstep
             inside = k.condition(h >= 0) & k.condition(h < band.H)
+            start, there = band.row(k, src, i, channels.c0, h)
+            inside = inside if there is None else inside & there
             for f in k.range(band.phases):
                 at = i * band.image + (row * band.phases + f) * band.columns
                 first = band.pad - f  # column j is inside where 0 <= j · step - first < W
@@ -90,8 +104,8 @@ def pack(k: Kernel, how: str, src: View, dst: View, band: Band, channels: Channe
                 for begin, end in ((0, lo), (hi, band.columns)):
                     for j in k.range(begin, end):
                         for b in k.range(channels.blocks):
-                            dst[b, at + j, whole_row] = k.zeros(channels.vectors)
-                line = View(k, src.addr(band.n0 + i, channels.c0, h, 0), (1, 1),
+                            dst[b, at + j, whole_row] = k.zeros(channels.vectors, dst.elem.name)
+                line = View(k, start, (1, 1),
                             (src.strides[3], src.strides[1]), src.elem.name)
                 for j in k.range(lo, hi):
                     w = j * band.step - first
@@ -136,7 +150,9 @@ def _turn(k: Kernel, src: View, dst: View, band: Band, channel: tuple[Int, Int],
         for row in k.range(band.rows):
             h = band.h0 + row * band.hstep
             inside = k.condition(h >= 0) & k.condition(h < band.H)
-            line = View(k, src.addr(band.n0 + i, 0, h, 0), (1,), (1,), src.elem.name)
+            start, there = band.row(k, src, i, 0, h)
+            inside = inside if there is None else inside & there
+            line = View(k, start, (1,), (1,), src.elem.name)
             for f in k.range(band.phases):
                 at = i * band.image + (row * band.phases + f) * band.columns
                 for j in k.range(0, band.columns, step=V):
@@ -167,15 +183,16 @@ def pack_windows(k: Kernel, how: str, src: View, dst: View, band: Band, c0: Int,
             at = (i * band.rows + row) * band.columns
             h0 = band.h0 + row * band.hstep
             place = View(k, dst.addr(at, 0), (1, 1), dst.strides, dst.elem.name)
-            start = src.addr(band.n0 + i, c0, 0, 0)
+            start, there = band.row(k, src, i, c0, 0)
             if how == "w":
                 plane = View(k, start, (1, 1), (1, 1), src.elem.name)
-                _turn_windows(k, plane, src.strides, place, band, h0, window)
+                _turn_windows(k, plane, src.strides, place, band, h0, window, there)
                 continue
             for r in k.range(R):
                 h = h0 + r * dil
                 inside = k.condition(h >= 0) & k.condition(h < band.H)
-                line = View(k, src.addr(band.n0 + i, c0, h, 0), (1, 1), (src.strides[3], src.strides[1]),
+                inside = inside if there is None else inside & there
+                line = View(k, band.row(k, src, i, c0, h)[0], (1, 1), (src.strides[3], src.strides[1]),
                             src.elem.name)
                 lo = k.choose(inside, k.min(k.max(band.pad, 0), band.columns), band.columns)
                 hi = k.max(lo, k.choose(inside, k.min(band.pad + band.W, band.columns), band.columns))
@@ -194,7 +211,7 @@ def pack_windows(k: Kernel, how: str, src: View, dst: View, band: Band, c0: Int,
 
 
 def _turn_windows(k: Kernel, src: View, strides: Sequence[Int], dst: View, band: Band, h0: Int,
-                  window: tuple[Int, Int, Int]) -> None:
+                  window: tuple[Int, Int, Int], there: Val | None) -> None:
     """One row of windows by transposes: V pairs (r, c) at a time are the rows that are loaded."""
     (R, dil, C), V = window, k.V
     for first in k.range(0, R * C, step=V):
@@ -203,6 +220,7 @@ def _turn_windows(k: Kernel, src: View, strides: Sequence[Int], dst: View, band:
             pair = k.min(first + m, R * C - 1)
             h = h0 + pair // C * dil
             inside = k.condition(h >= 0) & k.condition(h < band.H)
+            inside = inside if there is None else inside & there
             rows.append((pair % C * strides[1] + h * strides[2], inside))
         for j in k.range(0, band.columns, step=V):
             w = k.vector(j - band.pad)

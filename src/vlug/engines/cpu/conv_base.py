@@ -5,8 +5,8 @@ Every direction is one sum over reduction channels and taps,
 for each output phase a (one in fprop; stride many in dgrad, each with its own taps and in_step 1).
 The reduction runs over c, then taps in order, whatever the blocking: so blocking never changes a bit.
 
-A convolution in one dimension is one of height 1. In three, the depths of the result are images and the taps along the
-depth are channels, each read from a depth of its own (`Depth`): a sum over (c, t) and the taps of a plane.
+A convolution in one dimension is one of height 1. In three, the depths of the result are images and the taps
+along the depth are channels, each read from a depth of its own (`Depth`): a sum over (c, t) and a plane's taps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from vlug.codegen.jit import Compiled
     from vlug.graph import Graph
 
-__all__ = ["DOUBLE", "Axis", "Conv", "ConvGraph", "Depth", "Planes", "divide", "parse", "program", "round_up", "share_out",
-           "step_class"]
+__all__ = ["DOUBLE", "Axis", "Conv", "ConvGraph", "Depth", "Planes", "divide", "parse", "program", "round_up",
+           "share_out", "step_class"]
 
 #: Element types that the CPU convolutions compute in fp32.
 DTYPES = ("f32", "bf16", "f16")
@@ -180,8 +180,10 @@ class Depth:
         if src.rank == 4:
             return cls()
         pad, stride, dilation = g.op.pre_padding[0], g.op.stride[0], g.op.dilation[0]
-        step, tap, at, by = (stride, dilation, -pad, 1) if g.direction == "fprop" else (1, -dilation, pad, stride)
-        return cls(src.dim[2], dst.dim[2], w.dim[2], step, tap, at, by, src.stride[2], dst.stride[2], w.stride[2])
+        forward = g.direction == "fprop"
+        step, tap, at, by = (stride, dilation, -pad, 1) if forward else (1, -dilation, pad, stride)
+        sizes = (t.dim[2] for t in (src, dst, w))
+        return cls(*sizes, step, tap, at, by, *(t.stride[2] for t in (src, dst, w)))
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,8 @@ class Conv:
             depth = replace(depth, taps=1)
         bias = 0 if g.bias is None else g.bias.normalised.stride[0]
         return cls(src.dim[0] * depth.size, G, red * depth.taps, out, axes[0], axes[1], _four(src.stride),
-                   _four(dst.stride), (so, sd, sr, ss, sk * (w.dim[0] // G)), bias, src.dtype.name, depth)  # fmt: skip
+                   _four(dst.stride), (so, sd, sr, ss, sk * (w.dim[0] // G)), bias, src.dtype.name,
+                   depth)  # fmt: skip
 
     @property
     def taps(self) -> int:

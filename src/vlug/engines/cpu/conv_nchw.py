@@ -51,11 +51,12 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
     src_h, src_w, dst_h, dst_w = (size(n) for n in ("src_h", "src_w", "dst_h", "dst_w"))
     row_step, col_step, row_out, col_out = (size(n) for n in ("row_step", "col_step", "row_out", "col_out"))
     depth = DepthArgs(k) if deep else None
+    x_depth, y_depth = (depth.src, depth.dst) if depth else (0, 0)
     x = k.view(N, G * C, 1, src_h, src_w, dtype=dtype, strides=[
-        size("src_n"), size("src_c"), depth.src if depth else 0, size("src_y"), 1 if in_step else size("src_x")])  # fmt: skip
+        size("src_n"), size("src_c"), x_depth, size("src_y"), 1 if in_step else size("src_x")])  # fmt: skip
     w = k.view(1, 1, 1, dtype=dtype, strides=[size("w_g"), size("w_o"), 1])
     y = k.view(N, G * K, 1, dst_h, dst_w, dtype=dtype, strides=[
-        size("dst_n"), size("dst_c"), depth.dst if depth else 0, size("dst_y"), 1 if out_step else size("dst_x")])  # fmt: skip
+        size("dst_n"), size("dst_c"), y_depth, size("dst_y"), 1 if out_step else size("dst_x")])  # fmt: skip
     b = k.view(G * K, dtype=dtype, strides=[size("bias")]) if bias else None
     NI, HB, CB, KC = size("images"), size("band"), size("c_block"), size("k_chunk", multiple=MR)
     width, first, valid, lead, plane, channel, low = (
@@ -81,7 +82,8 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
                     h = (i0 + r + low) * row_step + lists.row(pr)
                     for image in k.range(NI):
                         inside = (h >= 0) & (h < src_h) & (n0 + image < N)
-                        n, d, ch = n0 + image, 0, g * C + c0 + c
+                        n, ch = n0 + image, g * C + c0 + c
+                        d: Int = 0
                         if depth:
                             n, d, ch, here = depth.place(n, c0 + c, g * (C // depth.taps))
                             inside = inside & here
@@ -119,7 +121,8 @@ def conv_planes(k: Kernel, dtype: str, rows: int, vectors: int, in_step: int, ou
                     h = (i0 + i) * row_out + a
                     for image in k.range(NI):
                         with k.when((h < dst_h) & (n0 + image < N)):
-                            at, ch, n, d = i * pitch + image * width, channel0 + o0 + o, n0 + image, 0
+                            at, ch, n = i * pitch + image * width, channel0 + o0 + o, n0 + image
+                            d: Int = 0
                             if depth:
                                 n, d = n // depth.size, n % depth.size
                             if out_step == 1:
@@ -194,9 +197,9 @@ class DepthArgs:
 
     def __init__(self, k: Kernel):
         self.k = k
-        names = ("source", "size", "taps", "step", "tap", "at", "by", "src", "dst", "w")
-        values = (k.size(f"depth_{n}") for n in names)
-        self.source, self.size, self.taps, self.step, self.tap, self.at, self.by, self.src, self.dst, self.w = values
+        self.source, self.size, self.taps = (k.size(f"depth_{n}") for n in ("source", "size", "taps"))
+        self.step, self.tap, self.at, self.by = (k.size(f"depth_{n}") for n in ("step", "tap", "at", "by"))
+        self.src, self.dst, self.w = (k.size(f"depth_{n}") for n in ("src", "dst", "w"))
 
     def place(self, image: Int, c: Int, c0: Int) -> tuple[Int, Int, Int, Val]:
         """Image, depth and channel of the source that channel c of an image of the result means, and whether
@@ -306,7 +309,8 @@ def choose(c: Conv, device: CpuDevice) -> dict[str, int]:
     band = max(1, min(c.rows.count, device.l2 // 2 // (4 * chunk * pitch * phases)))
     band = divide(c.rows.count, min(band, max(1, 1024 // pitch)))
     c_block = max(4, min(64, 288 // max(1, c.taps)))
-    sizes = {"c_block": min(max(c.C, 1), c_block), "band": band, "images": images, "k_chunk": chunk, "tile": tile}
+    sizes = {"c_block": min(max(c.C, 1), c_block), "band": band, "images": images, "k_chunk": chunk,
+             "tile": tile}  # fmt: skip
     return share_out(sizes, {"images": 1, "k_chunk": 64, "band": 4}, partial(units, c), device.cores)
 
 

@@ -87,8 +87,8 @@ def _tensors(graph: Graph) -> Any:
 class Problem:
     """Sizes of a weight gradient; C and K are of a group, strides in elements (N, C or K, rows, columns).
 
-    T, D, depth, step_d, dil_d, pd: of the first of three dimensions: its taps, its sizes in x and in dy, stride,
-    dilation, padding; xd, yd, wt: strides there. All but the last are as those of a dimension of size 1 else.
+    T, D, depth, step_d, dil_d, pd: of the first of three dimensions: its taps, its sizes in x and in dy,
+    stride, dilation, padding; xd, yd, wt: strides there. With fewer dimensions, those of one of size 1.
     """
 
     G: int
@@ -259,7 +259,8 @@ def _geometry(
         "d_size": 0 if direct else sums * chunks, "pixels": block, "image": image, "phases": phases,
         "columns": columns, "row_step": row_step, "row_span": row_span, "row_tap": p.dil_h,
         "row_stride": p.sh if one_row else 1, "flat": flat, "x_size": x_size,
-        "y_pixels": y_pixels, "y_run": y_run, "y_size": y_run * y_pixels * lanes, "tile": p.Q, "tiles": tiles,
+        "y_pixels": y_pixels, "y_run": y_run, "y_size": y_run * y_pixels * lanes,
+        "tile": p.Q, "tiles": tiles,
         "groups": p.G, "depth": p.depth, "source": p.D, "depth_step": p.step_d, "depth_tap": p.dil_d,
         "depth_pad": p.pd, "xd": p.xd, "yd": p.yd, "wt": p.wt,
     }  # fmt: skip

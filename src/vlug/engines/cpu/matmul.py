@@ -235,8 +235,8 @@ def _geometry(
     if am == 1 and p.M > 1 and a_by != "e":
         a_by = "c"
     constants = {
-        "a_by": a_by, "b_by": b_by, "c_by": "c" if cn == 1 or p.N == 1 else "e", "rows": rows, "vectors": _vectors(p),
-        "unroll": 2, "bias": p.bias, "relu": p.relu, "dtype": p.dtype,
+        "a_by": a_by, "b_by": b_by, "c_by": "c" if cn == 1 or p.N == 1 else "e", "rows": rows,
+        "vectors": _vectors(p), "unroll": 2, "bias": p.bias, "relu": p.relu, "dtype": p.dtype,
     }  # fmt: skip
     values = {
         "M": p.M, "N": p.N, "K": p.K, "mb": mb, "nb": nb, "kb": depth, "m_blocks": m_blocks,

@@ -65,8 +65,8 @@ def pack_weights(
     """Weights of dims (group, output, offset) as panels [group, panel][channel block][phase][c, tap][width].
 
     table, last: offsets in w of the elements of a block of channels, and of the last block if they differ.
-    sizes: G, C, K, channel block, phases, taps, stride of a channel in w (or that and `tables`' depth), parts.
-    The argument `w_run` tells how many elements of the reduction follow each other in w: all of a tap's
+    sizes: G, C, K, channel block, phases, taps, stride of a channel in w (or that and the depth of `tables`),
+    parts. The argument `w_run` tells how many elements of the reduction follow each other in w: all of a tap's
     channels (-1) or that many.
     """
     G, C, K, c_block, phases, taps, w_c, parts = sizes

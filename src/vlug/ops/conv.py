@@ -145,8 +145,8 @@ class ConvDgrad(_Conv):
     """Gradient of conv_fprop in x: dx[n,c,h] = Σ dy[n,k,p] · w[k,c,r] over p·stride + r·dilation - pre = h.
 
     size: spatial dims of dx, of the stride-many that give dy's; elements no window reaches are 0. This is
-    also the transposed convolution of dy, with w as PyTorch keeps it (C_in, C_out/groups, spatial): its output
-    padding is size - ((dy - 1) · stride - pre - post + (r - 1) · dilation + 1).
+    also the transposed convolution of dy, with w as PyTorch keeps it (C_in, C_out/groups, spatial): its
+    output padding is size - ((dy - 1) · stride - pre - post + (r - 1) · dilation + 1).
     """
 
     size: tuple[int, ...] = field(kw_only=True)

@@ -6,7 +6,7 @@ for each output phase a (one in fprop; stride many in dgrad, each with its own t
 The reduction runs over c, then taps in order, whatever the blocking: so blocking never changes a bit.
 
 A convolution in one dimension is one of height 1. In three, the depths of the result are images and the taps
-along the depth are channels, each read from a depth of its own (`Depth`): a sum over (c, t) and a plane's taps.
+along the depth are channels, each read from a depth of its own (`Depth`): a sum over (c, t) and a plane.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class Depth:
         pad, stride, dilation = g.op.pre_padding[0], g.op.stride[0], g.op.dilation[0]
         forward = g.direction == "fprop"
         step, tap, at, by = (stride, dilation, -pad, 1) if forward else (1, -dilation, pad, stride)
-        sizes = (t.dim[2] for t in (src, dst, w))
-        return cls(*sizes, step, tap, at, by, *(t.stride[2] for t in (src, dst, w)))
+        return cls(src.dim[2], dst.dim[2], w.dim[2], step, tap, at, by,
+                   src.stride[2], dst.stride[2], w.stride[2])  # fmt: skip
 
 
 @dataclass(frozen=True)

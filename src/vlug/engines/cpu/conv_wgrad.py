@@ -143,8 +143,8 @@ class Problem:
         pd, ph, pw = three(op.pre_padding, 0)
         of_depth = [t.stride[2] if dy.rank == 5 else 0 for t in (x, dy, dw)]
         return cls(op.groups, N, Ct // op.groups, Kt // op.groups, H, W, P, Q, R, S, sh, sw, dh, dl, ph, pw,
-                   strides(x), strides(dy), strides(dw), dy.dtype.itemsize, dy.dtype.name, T, D, depth, sd, dd,
-                   pd, *of_depth)
+                   strides(x), strides(dy), strides(dw), dy.dtype.itemsize, dy.dtype.name, T, D, depth,
+                   sd, dd, pd, *of_depth)
 
     @property
     def deep(self) -> bool:

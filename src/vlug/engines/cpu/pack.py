@@ -66,8 +66,8 @@ def pack_weights(
 
     table, last: offsets in w of the elements of a block of channels, and of the last block if they differ.
     sizes: G, C, K, channel block, phases, taps, stride of a channel in w (or that and the depth of `tables`),
-    parts. The argument `w_run` tells how many elements of the reduction follow each other in w: all of a tap's
-    channels (-1) or that many.
+    parts. The argument `w_run` tells how many elements of the reduction follow each other in w: all of a
+    tap's channels (-1) or that many.
     """
     G, C, K, c_block, phases, taps, w_c, parts = sizes
     channel = w_c if isinstance(w_c, tuple) else (w_c, 1, 0)

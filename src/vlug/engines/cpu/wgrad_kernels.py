@@ -53,7 +53,8 @@ class _Wgrad:
             self.groups, self.depth, self.source = z("groups"), z("depth"), z("source")
             self.steps = (z("depth_step"), z("depth_tap"), z("depth_pad"))
             self.xd, self.yd, self.wt = z("xd"), z("yd"), z("wt")
-        self.tile, self.tiles = (z("tile"), z("tiles")) if tiled else (self.Q, 1)
+        self.tile: Int = z("tile") if tiled else self.Q
+        self.tiles: Int = z("tiles") if tiled else 1
         self.bands, self.chunks, self.CB, self.KB, self.KP = map(z, ("bands", "chunks", "CB", "KB", "KP"))
         self.ni, self.hb, self.row_bands, self.flat = map(z, ("ni", "hb", "row_bands", "flat"))
         # Of a panel of x: pixels of a block, of an image, runs of columns in a row; its rows for a band of dy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import random
 import subprocess
 import sys
@@ -106,8 +107,8 @@ def test_refusals() -> None:
         elf.load(obj, ["first"], {})
     with pytest.raises(elf.Unsupported, match="missing is not defined"):
         elf.load(obj, ["missing"], {"outside": 1})
-    arm = jit._emit_text(TEXT, ALL["neon"]) if "neon" in ALL else b""
-    for bad in (b"", obj[:40], obj[:-200], b"\x7fELF" + bytes(60), arm):
+    foreign = jit._emit_text(TEXT, ALL["avx2" if platform.machine() in ("aarch64", "arm64") else "neon"])
+    for bad in (b"", obj[:40], obj[:-200], b"\x7fELF" + bytes(60), foreign):
         with pytest.raises(elf.Unsupported):
             elf.load(bad, ["first"], {"outside": 1})
 

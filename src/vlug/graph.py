@@ -305,6 +305,8 @@ class Graph(Methods):
 
     def _parse_clause(self, clause: str) -> None:
         head, _, tail = clause.partition("->")
+        if not head.strip():
+            raise ParseError(f"problem line: {clause!r} names no operation")
         name, *words = head.split()
         op_type = _operation(name)
         ports: dict[str, Tensor | None] = {p.rstrip("?"): None for p in op_type.inputs}

@@ -12,6 +12,7 @@ from vlug.errors import ParseError, ShapeError
 __all__ = ["Tensor", "channels_last_strides", "contiguous_strides", "parse_dims"]
 
 _LIMIT = 1 << 62
+_MOST_DIMS = 32  # what every NumPy release has
 
 
 def contiguous_strides(dim: Sequence[int]) -> tuple[int, ...]:
@@ -56,7 +57,9 @@ class Tensor:
             raise ShapeError(f"{label}: dimensions {self.dim} must be 0 or more")
         if any(s < 0 for s in self.stride):
             raise ShapeError(f"{label}: strides {self.stride} must be 0 or more")
-        if math.prod(self.dim) > _LIMIT or self.span > _LIMIT:
+        if len(self.dim) > _MOST_DIMS:
+            raise ShapeError(f"{label}: {len(self.dim)} dimensions, allowed are {_MOST_DIMS}")
+        if max(*self.dim, *self.stride, math.prod(self.dim), self.span, 0) > _LIMIT:
             raise ShapeError(f"{label}: {self.dim} with strides {self.stride} reaches past 2^62 elements")
 
     @classmethod

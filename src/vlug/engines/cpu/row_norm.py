@@ -93,16 +93,16 @@ class RowNormEngine(Engine):
             PB = max(-(-L // PIECES), LONG // 4)
             PB = -(-PB // 64) * 64  # whole vectors
             values |= {"PB": PB, "pieces": -(-L // PB)}
+        RB = max(-(-M // BLOCKS), LEAST)
+        values |= {"RB": RB, "blocks": -(-M // RB)}
+        count = M * values["pieces"] if pieces else values["blocks"]
         if backward:
             build = kernels.backward_pieces if pieces else kernels.backward_rows
-            RB = max(-(-M // BLOCKS), LEAST)
-            values |= {"RB": RB, "blocks": -(-M // RB)} | channel_parts(L, nbytes)
-            count = M * values["pieces"] if pieces else values["blocks"]
+            values |= channel_parts(L, nbytes)
         else:
             build = kernels.forward_pieces if pieces else kernels.forward_rows
             constants["centred"] = centred
             values["eps"] = float(op.eps)
-            count = M * values["pieces"] if pieces else M
         values |= parts(count, nbytes)
         names = [None if t is None else t.name for t in tensors.values()]
         return native(build, device, names, values, **constants)

@@ -39,6 +39,8 @@ WIDE = "f64"
 Kinds = tuple[str | None, ...]
 #: Elements after which fp32 partial sums go to f64.
 FLUSH = 4096
+#: Rows that a forward pass works on at once: their sums run beside each other.
+TOGETHER = 2
 
 
 def dtype_of(kinds: Kinds) -> str:
@@ -55,18 +57,22 @@ def groups(k: Kernel, begin: Int, end: Int, together: int) -> Iterator[list[Int]
         yield [r]
 
 
-def moments(k: Kernel, x: View, R: Sequence[Int], lo: Int, hi: Int, shift: Any) -> tuple[Any, Any]:
-    """Σ(x - shift) and Σ(x - shift)² over [lo, hi) of every line, in f64."""
-    s, q = k.var(k.zeros(2, WIDE)), k.var(k.zeros(2, WIDE))
+def moments(
+    k: Kernel, views: Sequence[View], R: Sequence[Int], lo: Int, hi: Int, shifts: Sequence[Any]
+) -> list[tuple[Any, Any]]:
+    """Σ(x - shift) and Σ(x - shift)² of each view over [lo, hi) of every line, in f64."""
+    by = 2 if len(views) == 1 else 1
+    sums = [(k.var(k.zeros(by, WIDE)), k.var(k.zeros(by, WIDE))) for _ in views]
     for r in nested(k, R):
-        line = x.at(*r)
-        for n in k.vectors(lo, hi, by=2):
-            v = line[n].to(WIDE)
-            if shift is not None:
-                v = k.valid(n, v - shift)
-                s += v
-            q += v * v
-    return s.sum(), q.sum()
+        lines = [x.at(*r) for x in views]
+        for n in k.vectors(lo, hi, by=by):
+            for line, shift, (s, q) in zip(lines, shifts, sums):
+                v = line[n].to(WIDE)
+                if shift is not None:
+                    v = k.valid(n, v - shift)
+                    s += v
+                q += v * v
+    return [(s.sum(), q.sum()) for s, q in sums]
 
 
 def product(a: Any, b: Any) -> Any:
@@ -143,26 +149,26 @@ def _finish(k: Kernel, s: Any, q: Any, shift: Any) -> tuple[Any, Any]:
 def _apply(
     k: Kernel,
     rows: _Rows,
-    x: View,
-    y: View,
+    lines: Sequence[tuple[View, View, Any, Any]],
     scale: Any,
     bias: Any,
-    mean: Any,
-    inv: Any,
     fits: Any,
     lo: Int,
     hi: Int,
 ) -> None:
-    """y = (x - mean) · inv · scale + bias over [lo, hi) of every line."""
-    mean, inv = None if mean is None else mean.to(rows.dtype), inv.to(rows.dtype)
+    """y = (x - mean) · inv · scale + bias over [lo, hi) of every (x, y, mean, inv)."""
+    narrow = [(None if m is None else m.to(rows.dtype), v.to(rows.dtype)) for _, _, m, v in lines]
     for r in nested(k, rows.R):
-        line, out, factor, shift = x.at(*r), y.at(*r), _part(scale, r), _part(bias, r)
+        views = [(x.at(*r), y.at(*r)) for x, y, _, _ in lines]
+        factor, shift = _part(scale, r), _part(bias, r)
         for past in both_ways(k, fits):
-            for n in k.vectors(lo, hi, by=4):
-                v = line[n]
-                v = (v if mean is None else v - mean) * inv
-                v = v if factor is None else v * factor[n]
-                out.store(n, v if shift is None else v + shift[n], stream=past and whole(n))
+            for n in k.vectors(lo, hi, by=4 if len(lines) == 1 else 2):
+                f, b = None if factor is None else factor[n], None if shift is None else shift[n]
+                for (x, y), (mean, inv) in zip(views, narrow):
+                    v = x[n]
+                    v = (v if mean is None else v - mean) * inv
+                    v = v if f is None else v * f
+                    y.store(n, v if b is None else v + b, stream=past and whole(n))
 
 
 def forward_rows(
@@ -174,14 +180,21 @@ def forward_rows(
     x, scale, bias, y = rows.full("x", 0), rows.row("s", 1), rows.row("b", 2), rows.full("y", 3)
     means, invs = rows.stat("m", 4), rows.stat("v", 5)
     fits = aligned(k, y) if stream else None
-    for u in units(k, k.size("rows")):
-        i = rows.index(u)
-        line = x.at(*i)
-        shift = first_of(k, line, k.size("N")) if centred else None
-        mean, inv = _finish(k, *moments(k, line, rows.R, 0, rows.L, shift), shift)
-        _put(means, rows.stat_index(u), mean)
-        _put(invs, rows.stat_index(u), inv)
-        _apply(k, rows, line, y.at(*i), scale, bias, mean, inv, fits, 0, rows.L)
+    RB, M = k.size("RB"), k.size("rows")
+    for u in units(k, k.size("blocks")):
+        for group in groups(k, u * RB, k.min((u + 1) * RB, M), TOGETHER):
+            at = [rows.index(m) for m in group]
+            views = [x.at(*i) for i in at]
+            shifts = [first_of(k, v, k.size("N")) if centred else None for v in views]
+            lines = []
+            for i, m, view, shift, sums in zip(
+                at, group, views, shifts, moments(k, views, rows.R, 0, rows.L, shifts)
+            ):
+                mean, inv = _finish(k, *sums, shift)
+                _put(means, rows.stat_index(m), mean)
+                _put(invs, rows.stat_index(m), inv)
+                lines.append((view, y.at(*i), mean, inv))
+            _apply(k, rows, lines, scale, bias, fits, 0, rows.L)
 
 
 def _put(v: View | None, at: Sequence[Int], value: Any) -> None:
@@ -211,7 +224,7 @@ def forward_pieces(
         m, lo, hi = _pieces(k, u, rows.L)
         line = x.at(*rows.index(m))
         shift = first_of(k, line, k.size("N")) if centred else None
-        s, q = moments(k, line, rows.R, lo, hi, shift)
+        ((s, q),) = moments(k, [line], rows.R, lo, hi, [shift])
         sums[m, u % per, 0] = s
         sums[m, u % per, 1] = q
     for u in units(k, M * per, backwards=True):
@@ -223,7 +236,7 @@ def forward_pieces(
         with k.when((u % per).eq(0)):
             _put(means, rows.stat_index(m), mean)
             _put(invs, rows.stat_index(m), inv)
-        _apply(k, rows, line, y.at(*i), scale, bias, mean, inv, fits, lo, hi)
+        _apply(k, rows, [(line, y.at(*i), mean, inv)], scale, bias, fits, lo, hi)
 
 
 def _total(k: Kernel, sums: View, n: Int) -> tuple[Any, Any]:

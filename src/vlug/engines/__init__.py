@@ -23,6 +23,7 @@ ORDER: tuple[str, ...] = (
     "cpu.matmul:Matmul",
     "cpu.norm:BatchnormEngine",
     "cpu.row_norm:RowNormEngine",
+    "cpu.group_norm:GroupNormEngine",
     "cpu.pool:PoolEngine",
     "cpu.softmax:SoftmaxEngine",
     "cpu.loss:CrossEntropyEngine",

@@ -36,6 +36,12 @@ from vlug.functional.losses import (
     smooth_l1_loss_backward,
 )
 from vlug.functional.norm import batch_norm, batch_norm_backward, batch_norm_training
+from vlug.functional.norm_groups import (
+    group_norm,
+    group_norm_backward,
+    instance_norm,
+    instance_norm_backward,
+)
 from vlug.functional.norm_rows import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from vlug.functional.optim import adam_step, adamw_step, sgd_step
 from vlug.functional.pointwise import add, mul, relu, relu_backward
@@ -82,8 +88,12 @@ __all__ = [
     "dropout_backward",
     "embedding",
     "embedding_backward",
+    "group_norm",
+    "group_norm_backward",
     "huber_loss",
     "huber_loss_backward",
+    "instance_norm",
+    "instance_norm_backward",
     "kl_div",
     "kl_div_backward",
     "l1_loss",

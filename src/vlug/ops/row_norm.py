@@ -13,7 +13,17 @@ from vlug.errors import DTypeError
 from vlug.ops.base import Array, Builder, Operation, axis_of, dense_like, need, register, total, wide
 from vlug.tensor import Tensor
 
-__all__ = ["LayerNorm", "LayerNormBackward", "RmsNorm", "RmsNormBackward"]
+__all__ = [
+    "LayerNorm",
+    "LayerNormBackward",
+    "RmsNorm",
+    "RmsNormBackward",
+    "append_gradients",
+    "check_eps",
+    "check_vector",
+    "row_mean",
+    "same",
+]
 
 
 def check_eps(op: Operation, eps: float) -> None:
@@ -99,7 +109,7 @@ def _inverse(var: Array, eps: float) -> Array:
         return np.asarray(1 / np.sqrt(var + var.dtype.type(eps)))
 
 
-def _append(
+def append_gradients(
     g: Builder,
     op: Operation,
     inputs: Sequence[Tensor | None],
@@ -156,7 +166,7 @@ class LayerNorm(_Rows):
             return (None,) * len(inputs)
         x, scale, bias = inputs
         given = (grads[0], x, scale, outputs[1], outputs[2])
-        return _append(
+        return append_gradients(
             g, LayerNormBackward(self.axis), given, (("dx", x), ("dscale", scale), ("dbias", bias))
         )
 
@@ -242,7 +252,9 @@ class RmsNorm(_Rows):
             return (None,) * len(inputs)
         x, scale, bias = inputs
         given = (grads[0], x, scale, outputs[1])
-        return _append(g, RmsNormBackward(self.axis), given, (("dx", x), ("dscale", scale), ("dbias", bias)))
+        return append_gradients(
+            g, RmsNormBackward(self.axis), given, (("dx", x), ("dscale", scale), ("dbias", bias))
+        )
 
     @classmethod
     def samples(cls) -> Iterator[str]:

@@ -39,7 +39,19 @@ def _row_norm_backward(at: Inputs) -> None:
     at.put("inv_std", 1 / np.sqrt(square + 1e-5))
 
 
+def _group_norm_backward(at: Inputs) -> None:
+    x, stat = at.get("x"), at.tensor("mean").dim
+    if x is None or not x.size:
+        positive(at, "inv_std")
+        return
+    rows = x.reshape(x.shape[0], stat[1], -1)
+    at.put("mean", rows.mean(axis=2))
+    at.put("inv_std", 1 / np.sqrt(rows.var(axis=2) + 1e-5))
+
+
 FITS: dict[str, Fit] = {
+    "groupnorm_backward": _group_norm_backward,
+    "instancenorm_backward": _group_norm_backward,
     "layernorm_backward": _row_norm_backward,
     "rmsnorm_backward": _row_norm_backward,
     "batchnorm": lambda at: positive(at, "running_var"),
@@ -50,6 +62,10 @@ EDGES: dict[str, tuple[str, ...]] = {
     "batchnorm": ("x",),
     "batchnorm_inference": ("x",),
     "batchnorm_backward": ("dy",),
+    "groupnorm": ("x",),
+    "groupnorm_backward": ("dy",),
+    "instancenorm": ("x",),
+    "instancenorm_backward": ("dy",),
     "layernorm": ("x",),
     "layernorm_backward": ("dy",),
     "rmsnorm": ("x",),

@@ -39,6 +39,23 @@ def _row_norm(name: str, r: random.Random) -> str:
     return f"{name} x={x} {scale} {bias} axis={axis} eps={r.choice([0.0, 1e-5, 0.1])}"
 
 
+def _group_norm(name: str, r: random.Random) -> str:
+    groups, size = r.choice([1, 2, 3, 8]), r.choice([1, 2, 5, 16])
+    if name.startswith("instance"):
+        groups, size = groups * size, 1
+    dim = [r.choice([0, 1, 2, 3]), groups * size, *shape(r)[:3]]
+    x, c = dims(*dim), dim[1]
+    tail = f"groups={groups}" if name.startswith("group") else ""
+    scale = f"scale={c}" if r.random() < 0.7 else ""
+    if name.endswith("_backward"):
+        stat = dims(dim[0], groups, *[1] * (0 if tail else len(dim) - 2))
+        return f"{name} dy={x} x={x} {scale} mean={stat} inv_std={stat} {tail}"
+    bias = f"bias={c}" if r.random() < 0.7 else ""
+    return f"{name} x={x} {scale} {bias} {tail} eps={r.choice([1e-5, 0.1])}"
+
+
+_GROUPS = ("groupnorm", "groupnorm_backward", "instancenorm", "instancenorm_backward")
 LINES: dict[str, Line] = {
     n: partial(_norm, n) for n in ("batchnorm", "batchnorm_inference", "batchnorm_backward")
 } | {n: partial(_row_norm, n) for n in ("layernorm", "layernorm_backward", "rmsnorm", "rmsnorm_backward")}
+LINES |= {n: partial(_group_norm, n) for n in _GROUPS}

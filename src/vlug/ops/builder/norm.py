@@ -115,3 +115,48 @@ class NormMethods(Base):
     ) -> Any:
         """dx, dscale, dbias; names= with "_" leaves some out."""
         return self.call("rmsnorm_backward", dy, x, scale, inv_std, axis=axis, **options)
+
+    def groupnorm(
+        self,
+        x: Tensor,
+        scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        groups: int,
+        eps: float = 1e-5,
+        **options: Any,
+    ) -> Any:
+        """y, mean, inv_std; the channels make `groups` groups of neighbours."""
+        return self.call("groupnorm", x, scale, bias, groups=groups, eps=float(eps), **options)
+
+    def groupnorm_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        scale: Tensor | None,
+        mean: Tensor,
+        inv_std: Tensor,
+        *,
+        groups: int,
+        **options: Any,
+    ) -> Any:
+        """dx, dscale, dbias; names= with "_" leaves some out."""
+        return self.call("groupnorm_backward", dy, x, scale, mean, inv_std, groups=groups, **options)
+
+    def instancenorm(
+        self,
+        x: Tensor,
+        scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float = 1e-5,
+        **options: Any,
+    ) -> Any:
+        """y, mean, inv_std of each plane."""
+        return self.call("instancenorm", x, scale, bias, eps=float(eps), **options)
+
+    def instancenorm_backward(
+        self, dy: Tensor, x: Tensor, scale: Tensor | None, mean: Tensor, inv_std: Tensor, **options: Any
+    ) -> Any:
+        """dx, dscale, dbias; names= with "_" leaves some out."""
+        return self.call("instancenorm_backward", dy, x, scale, mean, inv_std, **options)

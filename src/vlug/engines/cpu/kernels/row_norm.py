@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vlug.codegen.ir import Int, Kernel, View, maximum, sqrt
+from vlug.codegen.ir import Int, Kernel, View, absolute, maximum, select, sqrt
 from vlug.engines.cpu.kernels.common import (
     aligned,
     both_ways,
@@ -27,6 +27,7 @@ __all__ = [
     "WIDE",
     "backward_pieces",
     "backward_rows",
+    "finite",
     "flushed",
     "forward_pieces",
     "forward_rows",
@@ -80,10 +81,15 @@ def product(a: Any, b: Any) -> Any:
     return a.k.zip(lambda x, y: a.k.op("fmul", x, y), a, b)
 
 
+def finite(v: Any) -> Any:
+    """v, or 0 where it is infinite or NaN: what may be subtracted without making NaN of infinity."""
+    return select(absolute(v) < float("inf"), v, 0.0)
+
+
 def first_of(k: Kernel, x: View, N: Int) -> Any:
-    """The first element of N as f64; 0 if there is none."""
+    """The first element of N as f64; 0 if there is none or it is not finite."""
     at = k.first(0, k.min(N, 1))
-    return x[(*[0] * (len(x.dims) - 1), at)].lane(0).to(WIDE)
+    return finite(x[(*[0] * (len(x.dims) - 1), at)].lane(0).to(WIDE))
 
 
 def flushed(k: Kernel, lo: Int, hi: Int) -> Iterator[tuple[Int, Int]]:

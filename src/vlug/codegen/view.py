@@ -163,6 +163,21 @@ class View:
         name = f"llvm.masked.gather.v{k.V}{MANGLED[e.storage]}.v{k.V}p0"
         return k.intrinsic(name, t, [self._pointers(p, step), I32(e.bytes), mask, const(t, 0)], [])
 
+    def gather(self, at: Val, mask: Val | None = None) -> Val:
+        """Elements at positions (vectors of i32) of a view of one dimension; 0 where the mask is false."""
+        k, e = self.k, self.elem
+        (step,) = self.strides
+        if step != 1:
+            raise ValueError("gather takes elements that lie side by side")
+        t, out = ir.VectorType(e.storage, k.V), []
+        name = f"llvm.masked.gather.v{k.V}{MANGLED[e.storage]}.v{k.V}p0"
+        for u, v in enumerate(at.v):
+            p = k.op("gep", k.use(self.ptr), [v], source_etype=e.storage)
+            p.type = ir.VectorType(PTR, k.V)
+            m = k.mask(k.V) if mask is None else mask.v[u % len(mask.v)]
+            out.append(widen(k, k.intrinsic(name, t, [p, I32(e.bytes), m, const(t, 0)], []), e))
+        return Val(k, out)
+
     # --- stores ---
     def store(self, *idx_value: Any, align: int | None = None, stream: bool = False) -> None:
         """Store a value (the last argument); rounds to nearest even.

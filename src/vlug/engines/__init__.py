@@ -25,6 +25,7 @@ ORDER: tuple[str, ...] = (
     "cpu.row_norm:RowNormEngine",
     "cpu.group_norm:GroupNormEngine",
     "cpu.pool:PoolEngine",
+    "cpu.axis:AxisEngine",
     "cpu.softmax:SoftmaxEngine",
     "cpu.loss:CrossEntropyEngine",
     "cpu.pointwise_loss:PointwiseLossEngine",

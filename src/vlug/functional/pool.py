@@ -1,26 +1,212 @@
-"""Eager calls: pooling."""
+"""Eager calls: pooling over one to three spatial dimensions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from vlug.errors import BadInput
-from vlug.functional.base import (
-    Array,
-    Ints,
-    Padding,
-    Step,
-    arg,
-    chain,
-    integers,
-    one,
-    pair,
-    window_of,
-)
+import numpy as np
 
-__all__ = ["avg_pool2d", "avg_pool2d_backward", "max_pool2d", "max_pool2d_backward"]
+from vlug.errors import BadInput, ShapeError
+from vlug.functional.base import Array, Ints, Padding, Step, arg, chain, integers, one
+from vlug.runtime import handle
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool1d_backward",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool2d_backward",
+    "adaptive_avg_pool3d",
+    "adaptive_avg_pool3d_backward",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool1d_backward",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool2d_backward",
+    "adaptive_max_pool3d",
+    "adaptive_max_pool3d_backward",
+    "avg_pool1d",
+    "avg_pool1d_backward",
+    "avg_pool2d",
+    "avg_pool2d_backward",
+    "avg_pool3d",
+    "avg_pool3d_backward",
+    "max_pool1d",
+    "max_pool1d_backward",
+    "max_pool2d",
+    "max_pool2d_backward",
+    "max_pool3d",
+    "max_pool3d_backward",
+]
+
+
+def spatial(value: Any, argument: str, rank: int) -> tuple[int, ...]:
+    """One integer for all spatial dimensions, or one each."""
+    if isinstance(value, (int, np.integer)):
+        return (int(value),) * rank
+    given = tuple(value) if isinstance(value, Iterable) else ()
+    if len(given) != rank or not all(isinstance(v, (int, np.integer)) for v in given):
+        raise BadInput(f"{argument}: {value!r} must be one integer or {('one', 'two', 'three')[rank - 1]}")
+    return tuple(int(v) for v in given)
+
+
+def _window(
+    size: Sequence[int], window: Ints, stride: Ints | None, padding: Padding, dilation: Ints = 1
+) -> dict[str, Any]:
+    """Attributes of windows over the spatial dims `size`."""
+    n = len(size)
+    w, d = spatial(window, "window", n), spatial(dilation, "dilation", n)
+    s = w if stride is None else spatial(stride, "stride", n)
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise BadInput(f"padding: {padding!r} must be integers, pairs, 'same' or 'valid'")
+        if any(v < 1 for v in (*s, *w, *d)):
+            raise ShapeError(f"window: {w}, stride {s} and dilation {d} must be 1 or more")
+        total = [max((-(-h // st) - 1) * st + (r - 1) * dl + 1 - h, 0) for h, r, st, dl in zip(size, w, s, d)]
+        total = total if padding == "same" else [0] * n
+        pre, post = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    elif isinstance(padding, Iterable) and any(isinstance(p, Sequence) for p in padding):
+        pairs = list(padding)
+        if len(pairs) != n or not all(isinstance(p, Sequence) and len(p) == 2 for p in pairs):
+            raise BadInput(f"padding: {padding!r} must be {n} pairs of (before, behind)")
+        pre, post = (spatial([p[i] for p in pairs], "padding", n) for i in (0, 1))  # type: ignore[index]
+    else:
+        pre = post = spatial(padding, "padding", n)
+    return {"window": w, "stride": s, "dilation": d, "pre_padding": pre, "post_padding": post}
+
+
+def _in_range(index: handle.Array, size: Sequence[int], name: str) -> None:
+    """An index that no plane of `size` has is an error."""
+    values = index.numpy()
+    if index.size and index.dtype.name == "i64":
+        low, high = int(values.min()), int(values.max())
+        if low < -1 or high >= math.prod(size):
+            bad = low if low < -1 else high
+            raise BadInput(f"{name}: index holds {bad}, allowed are -1 to {math.prod(size) - 1}")
+
+
+def _max_pool(x: Any, rank: int, window: Ints, stride: Ints | None, padding: Padding, dilation: Ints,
+              ceil: bool, return_index: bool, out: Any) -> Any:  # fmt: skip
+    a = arg(x, "x", rank + 2)
+    at = _window(a.shape[2:], window, stride, padding, dilation)
+    names = ("y", "index") if return_index else ("y",)
+    step: Step = ("max_pool", ("x",), at | {"ceil": bool(ceil)})
+    made = chain([step], {"x": a}, {"y": out}, names)
+    return tuple(made) if return_index else made[0]
+
+
+def _max_pool_backward(dy: Any, index: Any, size: Ints, rank: int, window: Ints, stride: Ints | None,
+                       padding: Padding, dilation: Ints, out: Any) -> Array:  # fmt: skip
+    arrays = {"dy": arg(dy, "dy", rank + 2), "index": arg(index, "index", rank + 2)}
+    full = spatial(size, "size", rank)
+    _in_range(arrays["index"], full, f"max_pool{rank}d_backward")
+    at = _window(full, window, stride, padding, dilation)
+    return one("max_pool_backward", arrays, "dx", out, size=full, **at)
+
+
+def _avg(size: Sequence[int], window: Ints, stride: Ints | None, padding: Padding, ceil: bool,
+         count_include_pad: bool, divisor: int) -> dict[str, Any]:  # fmt: skip
+    at = _window(size, window, stride, padding)
+    del at["dilation"]
+    return at | {
+        "ceil": bool(ceil),
+        "count_include_pad": bool(count_include_pad),
+        **integers(divisor=divisor),
+    }
+
+
+def max_pool1d(
+    x: Any,
+    window: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil: bool = False,
+    return_index: bool = False,
+    out: Any = None,
+) -> Any:
+    """The largest of each window of x (N, C, W); with return_index also where (int64, flat in W).
+
+    stride: the window's by default.
+    """
+    return _max_pool(x, 1, window, stride, padding, dilation, ceil, return_index, out)
+
+
+def max_pool1d_backward(
+    dy: Any,
+    index: Any,
+    size: Ints,
+    window: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    out: Any = None,
+) -> Array:
+    """dx of max_pool1d's dy and index; size: W of dx."""
+    return _max_pool_backward(dy, index, size, 1, window, stride, padding, dilation, out)
+
+
+def avg_pool1d(
+    x: Any,
+    window: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    ceil: bool = False,
+    count_include_pad: bool = True,
+    divisor: int = 0,
+    out: Any = None,
+) -> Array:
+    """The mean of each window of x (N, C, W): the sum over `divisor` if not 0, else its elements."""
+    a = arg(x, "x", 3)
+    at = _avg(a.shape[2:], window, stride, padding, ceil, count_include_pad, divisor)
+    return one("avg_pool", {"x": a}, "y", out, **at)
+
+
+def avg_pool1d_backward(
+    dy: Any,
+    size: Ints,
+    window: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    ceil: bool = False,
+    count_include_pad: bool = True,
+    divisor: int = 0,
+    out: Any = None,
+) -> Array:
+    """dx of avg_pool1d's dy; size: W of dx."""
+    full = spatial(size, "size", 1)
+    at = _avg(full, window, stride, padding, ceil, count_include_pad, divisor)
+    return one("avg_pool_backward", {"dy": arg(dy, "dy", 3)}, "dx", out, size=full, **at)
+
+
+def adaptive_avg_pool1d(x: Any, size: Ints, *, out: Any = None) -> Array:
+    """Means over windows [floor(o·in/out), ceil((o+1)·in/out)), of x (N, C, W); size: of y."""
+    return one("adaptive_avg_pool", {"x": arg(x, "x", 3)}, "y", out, size=spatial(size, "size", 1))
+
+
+def adaptive_avg_pool1d_backward(dy: Any, size: Ints, *, out: Any = None) -> Array:
+    """dx of adaptive_avg_pool1d's dy; size: W of dx."""
+    full = spatial(size, "size", 1)
+    return one("adaptive_avg_pool_backward", {"dy": arg(dy, "dy", 3)}, "dx", out, size=full)
+
+
+def adaptive_max_pool1d(x: Any, size: Ints, *, return_index: bool = False, out: Any = None) -> Any:
+    """The largest of each of adaptive_avg_pool1d's windows; with return_index also where (flat in W)."""
+    names = ("y", "index") if return_index else ("y",)
+    step: Step = ("adaptive_max_pool", ("x",), {"size": spatial(size, "size", 1)})
+    made = chain([step], {"x": arg(x, "x", 3)}, {"y": out}, names)
+    return tuple(made) if return_index else made[0]
+
+
+def adaptive_max_pool1d_backward(dy: Any, index: Any, size: Ints, *, out: Any = None) -> Array:
+    """dx of adaptive_max_pool1d's dy and index; size: W of dx."""
+    arrays, full = {"dy": arg(dy, "dy", 3), "index": arg(index, "index", 3)}, spatial(size, "size", 1)
+    _in_range(arrays["index"], full, "adaptive_max_pool1d_backward")
+    return one("adaptive_max_pool_backward", arrays, "dx", out, size=full)
 
 
 def max_pool2d(
@@ -34,22 +220,17 @@ def max_pool2d(
     return_index: bool = False,
     out: Any = None,
 ) -> Any:
-    """The largest of each window; with return_index also where it is (int64, flat in the plane H·W).
+    """The largest of each window of x (N, C, H, W); with return_index also where (int64, flat in H·W).
 
     stride: the window's by default.
     """
-    a = arg(x, "x", 4)
-    at = window_of(a.shape, pair(window, "window"), window if stride is None else stride, padding, dilation)
-    names = ("y", "index") if return_index else ("y",)
-    step: Step = ("max_pool", ("x",), at | {"window": pair(window, "window"), "ceil": bool(ceil)})
-    made = chain([step], {"x": a}, {"y": out}, names)
-    return tuple(made) if return_index else made[0]
+    return _max_pool(x, 2, window, stride, padding, dilation, ceil, return_index, out)
 
 
 def max_pool2d_backward(
     dy: Any,
     index: Any,
-    size: Sequence[int],
+    size: Ints,
     window: Ints,
     *,
     stride: Ints | None = None,
@@ -58,18 +239,7 @@ def max_pool2d_backward(
     out: Any = None,
 ) -> Array:
     """dx of max_pool2d's dy and index; size: H, W of dx."""
-    g, where, size = arg(dy, "dy", 4), arg(index, "index", 4), pair(size, "size")
-    step = window if stride is None else stride
-    at = window_of((0, 0, *size), pair(window, "window"), step, padding, dilation)
-    values = where.numpy()
-    if where.size and where.dtype.name == "i64":
-        low, high = int(values.min()), int(values.max())
-        if low < -1 or high >= math.prod(size):
-            bad = low if low < -1 else high
-            allowed = f"-1 to {math.prod(size) - 1}"
-            raise BadInput(f"max_pool2d_backward: index holds {bad}, allowed are {allowed}")
-    arrays = {"dy": g, "index": where}
-    return one("max_pool_backward", arrays, "dx", out, size=size, window=pair(window, "window"), **at)
+    return _max_pool_backward(dy, index, size, 2, window, stride, padding, dilation, out)
 
 
 def avg_pool2d(
@@ -83,17 +253,15 @@ def avg_pool2d(
     divisor: int = 0,
     out: Any = None,
 ) -> Array:
-    """The mean of each window: its sum over `divisor` if that is not 0, else over its elements."""
+    """The mean of each window of x (N, C, H, W): the sum over `divisor` if not 0, else its elements."""
     a = arg(x, "x", 4)
-    at = window_of(a.shape, pair(window, "window"), window if stride is None else stride, padding, 1)
-    at |= {"ceil": bool(ceil), "count_include_pad": bool(count_include_pad), **integers(divisor=divisor)}
-    del at["dilation"]
-    return one("avg_pool", {"x": a}, "y", out, window=pair(window, "window"), **at)
+    at = _avg(a.shape[2:], window, stride, padding, ceil, count_include_pad, divisor)
+    return one("avg_pool", {"x": a}, "y", out, **at)
 
 
 def avg_pool2d_backward(
     dy: Any,
-    size: Sequence[int],
+    size: Ints,
     window: Ints,
     *,
     stride: Ints | None = None,
@@ -104,9 +272,126 @@ def avg_pool2d_backward(
     out: Any = None,
 ) -> Array:
     """dx of avg_pool2d's dy; size: H, W of dx."""
-    size = pair(size, "size")
-    at = window_of((0, 0, *size), pair(window, "window"), window if stride is None else stride, padding, 1)
-    at |= {"ceil": bool(ceil), "count_include_pad": bool(count_include_pad), **integers(divisor=divisor)}
-    del at["dilation"]
-    arrays = {"dy": arg(dy, "dy", 4)}
-    return one("avg_pool_backward", arrays, "dx", out, size=size, window=pair(window, "window"), **at)
+    full = spatial(size, "size", 2)
+    at = _avg(full, window, stride, padding, ceil, count_include_pad, divisor)
+    return one("avg_pool_backward", {"dy": arg(dy, "dy", 4)}, "dx", out, size=full, **at)
+
+
+def adaptive_avg_pool2d(x: Any, size: Ints, *, out: Any = None) -> Array:
+    """Means over windows [floor(o·in/out), ceil((o+1)·in/out)), of x (N, C, H, W); size: of y."""
+    return one("adaptive_avg_pool", {"x": arg(x, "x", 4)}, "y", out, size=spatial(size, "size", 2))
+
+
+def adaptive_avg_pool2d_backward(dy: Any, size: Ints, *, out: Any = None) -> Array:
+    """dx of adaptive_avg_pool2d's dy; size: H, W of dx."""
+    full = spatial(size, "size", 2)
+    return one("adaptive_avg_pool_backward", {"dy": arg(dy, "dy", 4)}, "dx", out, size=full)
+
+
+def adaptive_max_pool2d(x: Any, size: Ints, *, return_index: bool = False, out: Any = None) -> Any:
+    """The largest of each of adaptive_avg_pool2d's windows; with return_index also where (flat in H·W)."""
+    names = ("y", "index") if return_index else ("y",)
+    step: Step = ("adaptive_max_pool", ("x",), {"size": spatial(size, "size", 2)})
+    made = chain([step], {"x": arg(x, "x", 4)}, {"y": out}, names)
+    return tuple(made) if return_index else made[0]
+
+
+def adaptive_max_pool2d_backward(dy: Any, index: Any, size: Ints, *, out: Any = None) -> Array:
+    """dx of adaptive_max_pool2d's dy and index; size: H, W of dx."""
+    arrays, full = {"dy": arg(dy, "dy", 4), "index": arg(index, "index", 4)}, spatial(size, "size", 2)
+    _in_range(arrays["index"], full, "adaptive_max_pool2d_backward")
+    return one("adaptive_max_pool_backward", arrays, "dx", out, size=full)
+
+
+def max_pool3d(
+    x: Any,
+    window: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    ceil: bool = False,
+    return_index: bool = False,
+    out: Any = None,
+) -> Any:
+    """The largest of each window of x (N, C, D, H, W); with return_index also where (int64, flat in D·H·W).
+
+    stride: the window's by default.
+    """
+    return _max_pool(x, 3, window, stride, padding, dilation, ceil, return_index, out)
+
+
+def max_pool3d_backward(
+    dy: Any,
+    index: Any,
+    size: Ints,
+    window: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    out: Any = None,
+) -> Array:
+    """dx of max_pool3d's dy and index; size: D, H, W of dx."""
+    return _max_pool_backward(dy, index, size, 3, window, stride, padding, dilation, out)
+
+
+def avg_pool3d(
+    x: Any,
+    window: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    ceil: bool = False,
+    count_include_pad: bool = True,
+    divisor: int = 0,
+    out: Any = None,
+) -> Array:
+    """The mean of each window of x (N, C, D, H, W): the sum over `divisor` if not 0, else its elements."""
+    a = arg(x, "x", 5)
+    at = _avg(a.shape[2:], window, stride, padding, ceil, count_include_pad, divisor)
+    return one("avg_pool", {"x": a}, "y", out, **at)
+
+
+def avg_pool3d_backward(
+    dy: Any,
+    size: Ints,
+    window: Ints,
+    *,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    ceil: bool = False,
+    count_include_pad: bool = True,
+    divisor: int = 0,
+    out: Any = None,
+) -> Array:
+    """dx of avg_pool3d's dy; size: D, H, W of dx."""
+    full = spatial(size, "size", 3)
+    at = _avg(full, window, stride, padding, ceil, count_include_pad, divisor)
+    return one("avg_pool_backward", {"dy": arg(dy, "dy", 5)}, "dx", out, size=full, **at)
+
+
+def adaptive_avg_pool3d(x: Any, size: Ints, *, out: Any = None) -> Array:
+    """Means over windows [floor(o·in/out), ceil((o+1)·in/out)), of x (N, C, D, H, W); size: of y."""
+    return one("adaptive_avg_pool", {"x": arg(x, "x", 5)}, "y", out, size=spatial(size, "size", 3))
+
+
+def adaptive_avg_pool3d_backward(dy: Any, size: Ints, *, out: Any = None) -> Array:
+    """dx of adaptive_avg_pool3d's dy; size: D, H, W of dx."""
+    full = spatial(size, "size", 3)
+    return one("adaptive_avg_pool_backward", {"dy": arg(dy, "dy", 5)}, "dx", out, size=full)
+
+
+def adaptive_max_pool3d(x: Any, size: Ints, *, return_index: bool = False, out: Any = None) -> Any:
+    """The largest of each of adaptive_avg_pool3d's windows; with return_index also where (flat in D·H·W)."""
+    names = ("y", "index") if return_index else ("y",)
+    step: Step = ("adaptive_max_pool", ("x",), {"size": spatial(size, "size", 3)})
+    made = chain([step], {"x": arg(x, "x", 5)}, {"y": out}, names)
+    return tuple(made) if return_index else made[0]
+
+
+def adaptive_max_pool3d_backward(dy: Any, index: Any, size: Ints, *, out: Any = None) -> Array:
+    """dx of adaptive_max_pool3d's dy and index; size: D, H, W of dx."""
+    arrays, full = {"dy": arg(dy, "dy", 5), "index": arg(index, "index", 5)}, spatial(size, "size", 3)
+    _in_range(arrays["index"], full, "adaptive_max_pool3d_backward")
+    return one("adaptive_max_pool_backward", arrays, "dx", out, size=full)

@@ -18,6 +18,7 @@ from vlug.ops import (
     pointwise_loss,
     pool,
     reduction,
+    resample,
     row_norm,
     softmax,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "pointwise_loss",
     "pool",
     "reduction",
+    "resample",
     "row_norm",
     "softmax",
 ]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from vlug.dtypes import I64
+from vlug.ops.axis_map import AxisMap, windows
 from vlug.ops.base import Array, Builder, Cost, Operation, layout_of, need, register
 from vlug.ops.window import full, out_size, taps
 from vlug.tensor import Tensor
@@ -141,6 +142,14 @@ class MaxPool(_MaxPool):
             y, index = np.where(take, v, y), np.where(take, place, index)
         return y, index
 
+    def maps(self, size: Sequence[int], out: Sequence[int]) -> list[AxisMap]:
+        """Which elements each window takes, along each axis."""
+        found = []
+        for n, m, w, s, d, a in zip(size, out, self.window, self.stride, self.dilations, self.pre_padding):
+            at = np.arange(m, dtype=np.int64) * s - a + d * np.arange(w, dtype=np.int64)[:, None]
+            found.append(AxisMap(np.where((at >= 0) & (at < n), at, -1)))
+        return found
+
     def vjp(
         self,
         g: Builder,
@@ -231,21 +240,41 @@ class _AvgPool(_Pool):
     count_include_pad: bool = True
     divisor: int = 0
 
-    def _divisors(self, size: Sequence[int], out: Sequence[int]) -> Array:
-        """What the sum of each window is divided by, of shape `out`."""
-        if self.divisor:
-            return np.full(out, float(self.divisor))
-        result = np.ones(out)
+    def _counts(self, size: Sequence[int], out: Sequence[int]) -> list[Array]:
+        """How many elements each window counts along each axis; a given divisor stands on the first axis."""
+        found = []
         for axis, (h, p, w, s) in enumerate(zip(size, out, self.window, self.stride)):
             a, b = self.pre_padding[axis], self.post_padding[axis]
             start = np.arange(p) * s - a
             end = np.minimum(start + w, h + b)
             if not self.count_include_pad:
                 start, end = np.maximum(start, 0), np.minimum(end, h)
+            given = float(self.divisor if axis == 0 else 1)
+            found.append(np.full(p, given) if self.divisor else (end - start).astype(np.float64))
+        return found
+
+    def _divisors(self, size: Sequence[int], out: Sequence[int]) -> Array:
+        """What the sum of each window is divided by, of shape `out`."""
+        result = np.ones(out)
+        for axis, count in enumerate(self._counts(size, out)):
             shape = [1] * len(out)
-            shape[axis] = p
-            result = result * (end - start).reshape(shape)
+            shape[axis] = len(count)
+            result = result * count.reshape(shape)
         return result
+
+    def maps(self, size: Sequence[int], out: Sequence[int]) -> list[AxisMap]:
+        """avg_pool from spatial dims `size` to `out`, along each axis."""
+        found = []
+        for n, m, w, s, a, count in zip(
+            size, out, self.window, self.stride, self.pre_padding, self._counts(size, out)
+        ):
+            start = np.arange(m, dtype=np.int64) * s - a
+            found.append(AxisMap(windows(np.maximum(start, 0), np.minimum(start + w, n)), None, count))
+        return found
+
+    def transposed(self, out: Sequence[int], size: Sequence[int]) -> list[AxisMap]:
+        """avg_pool_backward from dy's spatial dims to dx's."""
+        return [m.transposed(n) for m, n in zip(self.maps(size, out), size)]
 
     def _check(self) -> None:
         self.expect(self.divisor >= 0, f"divisor {self.divisor} must be 0 (none) or more")

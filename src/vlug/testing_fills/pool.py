@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,4 +39,17 @@ def _window_indices(op: Any, dim: Sequence[int], rng: np.random.Generator) -> Ar
     return np.where(reached, index, -1)
 
 
-FITS: dict[str, Fit] = {"max_pool_backward": _max_pool_backward}
+def _none(at: Inputs) -> Array:
+    return np.full(at.tensor("index").dim, -1)
+
+
+def _adaptive_max_pool_backward(at: Inputs) -> None:
+    if at.get("index") is not None:
+        most = math.prod(at.op.size)
+        at.put("index", at.rng.integers(-1, max(most, 1), at.tensor("index").dim) if most else _none(at))
+
+
+FITS: dict[str, Fit] = {
+    "adaptive_max_pool_backward": _adaptive_max_pool_backward,
+    "max_pool_backward": _max_pool_backward,
+}

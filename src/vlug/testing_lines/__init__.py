@@ -14,6 +14,7 @@ from vlug.testing_lines import (
     pointwise_loss,
     pool,
     reduction,
+    resample,
     softmax,
 )
 from vlug.testing_lines.base import Line
@@ -35,5 +36,6 @@ LINES: dict[str, Line] = {
     **pointwise_loss.LINES,
     **pool.LINES,
     **reduction.LINES,
+    **resample.LINES,
     **softmax.LINES,
 }

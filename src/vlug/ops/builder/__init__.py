@@ -15,6 +15,7 @@ from vlug.ops.builder.pointwise import PointwiseMethods
 from vlug.ops.builder.pointwise_loss import PointwiseLossMethods
 from vlug.ops.builder.pool import PoolMethods
 from vlug.ops.builder.reduction import ReductionMethods
+from vlug.ops.builder.resample import ResampleMethods
 from vlug.ops.builder.softmax import SoftmaxMethods
 
 __all__ = ["Methods"]
@@ -36,6 +37,7 @@ class Methods(
     PointwiseLossMethods,
     PoolMethods,
     ReductionMethods,
+    ResampleMethods,
     SoftmaxMethods,
 ):
     """Builder methods over `call`. In each, `options` may hold names= and like= (see Graph.append).

@@ -56,7 +56,7 @@ class Operator:
         return "memory" if self.results else "nothing" if self.each else "first"
 
 
-OPERATORS = (
+OPERATORS: tuple[Operator, ...] = (
     Operator("_convolution", "TTOIIIbIsxxxx", 1, "conv2d", sym=True),
     Operator("convolution_backward", "TTTJIIIbIsB", 3, "conv2d", sym=True),
     Operator("native_batch_norm", "TOORRbdd", 3, "batch_norm"),
@@ -85,6 +85,20 @@ OPERATORS = (
         )
         for overload, rate in (("", "v"), (".tensor_lr", "T"))
     ),
+)
+#: Activations: the kinds of their numbers, whether they have a form in place, the kinds of their gradient.
+_ACTIVATIONS = {
+    "sigmoid": ("", True, "TT"), "tanh": ("", True, "TT"), "gelu": ("a", True, "TTa"),
+    "silu": ("", True, "TT"), "elu": ("SSS", True, "TSSSbT"), "softplus": ("SS", False, "TTSS"),
+    "hardswish": ("", True, "TT"), "hardsigmoid": ("", True, "TT"), "mish": ("", True, "TT"),
+    "leaky_relu": ("S", True, "TTSb"), "hardtanh": ("SS", True, "TTSS"),
+}  # fmt: skip
+OPERATORS += (
+    *(Operator(name, f"T{k}", 1, name) for name, (k, _, _) in _ACTIVATIONS.items()),
+    *(Operator(f"{name}_", f"M{k}", 0, name) for name, (k, in_place, _) in _ACTIVATIONS.items() if in_place),
+    *(Operator(f"{name}_backward", back, 1, name) for name, (_, _, back) in _ACTIVATIONS.items()),
+    Operator("_prelu_kernel", "TT", 1, "prelu"),
+    Operator("_prelu_kernel_backward", "TTT", 2, "prelu"),
 )
 BY_NAME = {op.name: op for op in OPERATORS}
 FAMILIES = tuple(dict.fromkeys(op.family for op in OPERATORS))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from vlug.frontends.torch.canary_cases import conv, norm, optim, pointwise, pool, rows
+from vlug.frontends.torch.canary_cases import activation, conv, norm, optim, pointwise, pool, rows
 from vlug.frontends.torch.canary_cases.base import Case
 
 __all__ = ["Case", "cases"]
 
 FAMILIES = (
+    activation,
     conv,
     norm,
     optim,

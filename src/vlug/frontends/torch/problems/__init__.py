@@ -12,12 +12,23 @@ from typing import Any
 from vlug.errors import BadInput
 from vlug.frontends.torch.keys import Pass
 from vlug.frontends.torch.operators import Operator
-from vlug.frontends.torch.problems import conv, matmul, norm, optim, pointwise, pool, reduction, softmax
+from vlug.frontends.torch.problems import (
+    activation,
+    conv,
+    matmul,
+    norm,
+    optim,
+    pointwise,
+    pool,
+    reduction,
+    softmax,
+)
 from vlug.frontends.torch.problems.base import Maker, Problem
 
 __all__ = ["PROBLEMS", "Problem", "problem"]
 
 PROBLEMS: dict[str, Maker] = {
+    **activation.PROBLEMS,
     **conv.PROBLEMS,
     **matmul.PROBLEMS,
     **norm.PROBLEMS,

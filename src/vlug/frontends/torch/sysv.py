@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from vlug.frontends.torch.operators import Operator
 
@@ -58,6 +59,7 @@ class Layout:
     words: tuple[tuple[int, ...], ...]
 
 
+@cache
 def layout(op: Operator) -> Layout:
     """Where each argument of an operator's kernel lies."""
     head = ["g"] * (3 if op.gives == "memory" else 2)

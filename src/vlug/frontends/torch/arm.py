@@ -20,7 +20,7 @@ from vlug._version import __version__
 from vlug.codegen import objects
 from vlug.frontends.hooks import Switches
 from vlug.frontends.torch import decide, dispatcher
-from vlug.frontends.torch.control import ASK_THREAD, DENIED, ON
+from vlug.frontends.torch.control import ASK_THREAD, DENIED, ON, Entry
 from vlug.frontends.torch.dispatcher import Unfit
 from vlug.frontends.torch.loader import Loaded, compile_object, source_digest
 from vlug.frontends.torch.operators import FAMILIES, OPERATORS, Operator, denied
@@ -88,8 +88,12 @@ class TorchFrontend:
         out: dict[str, Any] = {}
         with self.block.lock:
             entries = list(self.block.entries.values())
+        called: dict[Operator, list[Entry]] = {}
+        for e in entries:
+            if e.calls:
+                called.setdefault(e.op, []).append(e)
         for op in self.loaded.operators:
-            mine = [e for e in entries if e.op is op and e.calls]
+            mine = called.get(op, [])
             failed = self.block.of(op, "failed")
             reasons: Counter[str] = Counter()
             for e in mine:
@@ -97,7 +101,7 @@ class TorchFrontend:
                     reasons[e.reason] += e.calls
             for count, why in (
                 (self.block.of(op, "denied"), "denied"),
-                (failed, "no memory for the results or the workspace"),
+                (failed, "no memory for it, or the run refused its values"),
                 (self.block.of(op, "stock_calls"), "not looked up (too many arguments, or a full table)"),
             ):
                 if count:

@@ -35,6 +35,7 @@ __all__ = [
     "one",
     "pair",
     "ports_of",
+    "sizes_of",
     "window_of",
 ]
 
@@ -58,8 +59,16 @@ def arg(x: Any, argument: str, rank: int | None = None) -> handle.Array:
     return a
 
 
+class _Given(dict[str, handle.Array]):
+    """Arrays by argument; one that was left out and is needed after all is named."""
+
+    def __missing__(self, name: str) -> handle.Array:
+        raise BadInput(f"{name}: None came, an array is wanted")
+
+
 def args(**arguments: Any) -> dict[str, handle.Array]:
-    return {n: arg(a, n) for n, a in arguments.items() if a is not None}
+    """The arrays that came, None left out."""
+    return _Given({n: arg(a, n) for n, a in arguments.items() if a is not None})
 
 
 def integer(value: Any, argument: str) -> int:
@@ -80,6 +89,16 @@ def pair(value: Any, argument: str) -> tuple[int, int]:
     if len(given) != 2 or not builtins.all(isinstance(v, (int, np.integer)) for v in given):
         raise BadInput(f"{argument}: {value!r} must be one integer or two")
     return int(given[0]), int(given[1])
+
+
+def sizes_of(sizes: Any, argument: str) -> tuple[int, ...]:
+    """A shape: a sequence of integers, 0 or more each."""
+    if not isinstance(sizes, Iterable):
+        raise BadInput(f"{argument}: {sizes!r} must be a sequence of integers")
+    found = tuple(integer(n, argument) for n in sizes)
+    if builtins.any(n < 0 for n in found):
+        raise BadInput(f"{argument}: {found} must be 0 or more each")
+    return found
 
 
 def axes_of(axes: Ints) -> tuple[int, ...]:
@@ -148,6 +167,10 @@ def chain(
     from vlug.plan import plan
 
     wanted = tuple(names) if names is not None else ("y",)
+    for _, _, attributes in steps:
+        for attribute, value in attributes.items():
+            if not isinstance(value, (int, float, str, tuple)):
+                raise BadInput(f"{attribute}: {value!r} is neither a number nor a name")
     given = {
         n: handle.array(a, "out" if n == wanted[0] else n.removeprefix("next_"), True)
         for n, a in outs.items()

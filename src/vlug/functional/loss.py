@@ -13,6 +13,7 @@ from vlug.functional.base import (
     args,
     chain,
     floats,
+    integer,
     integers,
     one,
     ports_of,
@@ -104,6 +105,7 @@ def nll_loss_backward(
 
 
 def _check_classes(name: str, arrays: Mapping[str, handle.Array], ignore_index: int) -> None:
+    ignore_index = integer(ignore_index, "ignore_index")
     target, x = arrays["target"], arrays["x"]
     least = 1 if name.startswith("nll") else 2
     if target.dtype.name != "i64" or len(x.shape) < least or not target.size:

@@ -119,7 +119,8 @@ def _step(
 ) -> None:
     from vlug.plan import plan
 
-    lists = {n: _list(a, n, n in written) for n, a in given.items() if a is not None}
+    optional = ("buf", "vmax")
+    lists = {n: _list(a, n, n in written) for n, a in given.items() if a is not None or n not in optional}
     count = len(lists["p"])
     for n, arrays in lists.items():
         if len(arrays) != count:

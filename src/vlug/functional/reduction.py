@@ -14,6 +14,7 @@ from vlug.functional.base import (
     args,
     axes_of,
     one,
+    sizes_of,
 )
 
 __all__ = [
@@ -49,13 +50,13 @@ def mean(x: Any, axes: Ints = (), *, keepdims: bool = False, out: Any = None) ->
 
 def sum_backward(dy: Any, shape: Sequence[int], axes: Ints = (), *, keepdims: bool = False) -> Array:
     """dx, of `shape`, of sum's dy."""
-    at = {"size": tuple(shape), "axes": axes_of(axes), "keepdim": bool(keepdims)}
+    at = {"size": sizes_of(shape, "shape"), "axes": axes_of(axes), "keepdim": bool(keepdims)}
     return one("reduction_backward", {"dy": arg(dy, "dy")}, "dx", None, **at)
 
 
 def mean_backward(dy: Any, shape: Sequence[int], axes: Ints = (), *, keepdims: bool = False) -> Array:
     """dx, of `shape`, of mean's dy."""
-    at = {"mode": "mean", "size": tuple(shape), "axes": axes_of(axes), "keepdim": bool(keepdims)}
+    at = {"mode": "mean", "size": sizes_of(shape, "shape"), "axes": axes_of(axes), "keepdim": bool(keepdims)}
     return one("reduction_backward", {"dy": arg(dy, "dy")}, "dx", None, **at)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 import vlug
 from native_check import check, devices, execute
+from vlug import config
+from vlug.engines.cpu.ctc import CtcEngine
 from vlug.engines.cpu.embedding import EmbeddingEngine
 from vlug.engines.cpu.nll import NllEngine
 from vlug.engines.cpu.pointwise_loss import PointwiseLossEngine
@@ -18,7 +20,7 @@ from vlug.graph import Graph
 from vlug.ops.base import OPERATIONS
 from vlug.testing_fills import fill
 
-EMBEDDING, NLL, POINTWISE = EmbeddingEngine(), NllEngine(), PointwiseLossEngine()
+CTC, EMBEDDING, NLL, POINTWISE = CtcEngine(), EmbeddingEngine(), NllEngine(), PointwiseLossEngine()
 
 
 def data(*shape: int, seed: int = 0) -> np.ndarray:
@@ -201,3 +203,107 @@ def test_an_index_out_of_range_is_an_error(bad: int) -> None:
 def test_embedding_adds_low_precision_rows_in_f32() -> None:
     dy = np.full((1000, 1), 1.0, ml_dtypes.bfloat16)
     assert vlug.embedding_backward(dy, np.zeros(1000, np.int64), 2)[0, 0] == 1000
+
+
+# --- sequences ---
+def ctc_batch(seed: int = 0, t: int = 30, n: int = 4, c: int = 9, s: int = 8) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((t, n, c))
+    x -= np.log(np.exp(x).sum(2, keepdims=True))
+    target = rng.integers(1, c, (n, s))
+    target[:, 1] = target[:, 0]  # a label twice in a row needs a blank between
+    lengths = (
+        np.array([t, t - 3, t // 2, 5])[:n],
+        np.array([s, 3, 0, s])[:n],
+    )  # the last one fits no alignment
+    return x, target, *lengths
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_ctc_means_what_pytorch_means(padded: bool, zero: bool, reduction: str) -> None:
+    torch = pytest.importorskip("torch")
+    x, target, t, s = ctc_batch()
+    if not padded:
+        target = np.concatenate([row[:n] for row, n in zip(target, s)])
+    kw = {"reduction": reduction, "zero_infinity": zero}
+    logits = torch.from_numpy(x).requires_grad_()
+    lengths = torch.from_numpy(t), torch.from_numpy(s)
+    want = torch.nn.functional.ctc_loss(logits.log_softmax(2), torch.from_numpy(target), *lengths, **kw)
+    got = vlug.ctc_loss(x, target, t, s, **kw)
+    np.testing.assert_allclose(got, want.detach().numpy(), rtol=1e-12)
+    dloss = np.asarray(np.abs(data(*want.shape)))
+    want.backward(torch.from_numpy(dloss))
+    dx = vlug.ctc_loss_backward(dloss, x, target, t, s, **kw)
+    through = dx - np.exp(x) * dx.sum(2, keepdims=True)  # log-softmax's own gradient
+    np.testing.assert_allclose(through, logits.grad.numpy(), rtol=1e-9, atol=1e-12)
+    near = vlug.ctc_loss_backward(dloss.astype(np.float32), x.astype(np.float32), target, t, s, **kw)
+    np.testing.assert_allclose(near, dx, rtol=1e-3, atol=1e-5)
+
+
+def test_ctc_of_an_empty_target_is_the_blanks() -> None:
+    p = np.array([[0.5, 0.5], [0.25, 0.75]])
+    x, none = np.log(p)[:, None], np.zeros((1, 0), np.int64)
+    got = vlug.ctc_loss(x, none, [2], [0], reduction="sum")
+    assert got == pytest.approx(2.0794415, abs=1e-7)  # -Σ log p(blank)
+    dx = vlug.ctc_loss_backward(np.ones(()), x, none, [2], [0], reduction="sum")
+    np.testing.assert_allclose(dx[:, 0], [[-0.5, 0.5], [-0.75, 0.75]], atol=1e-12)
+    assert vlug.ctc_loss(x[:, 0], none[0], 2, 0, reduction="sum") == got
+    assert vlug.ctc_loss(x[:0], none, [0], [0], reduction="sum") == 0
+    assert np.isinf(vlug.ctc_loss(x[:0], np.ones((1, 1), np.int64), [0], [1], reduction="sum"))
+
+
+def test_ctc_of_long_targets_is_the_same_every_time() -> None:
+    x, *_ = ctc_batch(1, 600, 2, 30)
+    target = np.random.default_rng(1).integers(1, 30, (2, 256))
+    given = (x.astype(np.float32), target, np.array([600, 590]), np.array([256, 250]))
+    loss = vlug.ctc_loss(*given, reduction="none")
+    exact = vlug.ctc_loss(x, *given[1:], reduction="none")
+    np.testing.assert_allclose(loss, exact, rtol=1e-5)
+    d = np.ones(2, np.float32)
+    first = vlug.ctc_loss_backward(d, *given, reduction="none").tobytes()
+    for threads in (1, 2, 3, 2, 1):
+        with config.THREADS.using(threads):
+            assert vlug.ctc_loss(*given, reduction="none").tobytes() == loss.tobytes()
+            assert vlug.ctc_loss_backward(d, *given, reduction="none").tobytes() == first
+
+
+def test_ctc_with_impossible_classes_has_a_finite_gradient() -> None:
+    x, target, t, s = ctc_batch()
+    x[:, :, 5] = -np.inf
+    target[target == 5] = 6
+    kw = {"reduction": "sum", "zero_infinity": True}
+    assert np.isfinite(vlug.ctc_loss(x, target, t, s, **kw))
+    assert np.isfinite(vlug.ctc_loss_backward(np.ones(()), x, target, t, s, **kw)).all()
+
+
+def test_ctc_checks_lengths_and_labels() -> None:
+    x, target, t, s = ctc_batch()
+    wrong = target.copy()
+    wrong[0, 3] = 9
+    one = np.ones(())
+    for call, words in (
+        (lambda: vlug.ctc_loss(x, wrong, t, s), "ctc_loss: targets hold 9, allowed are 0 to 8"),
+        (lambda: vlug.ctc_loss_backward(one, x, wrong, t, s), "ctc_loss_backward: targets hold 9"),
+        (lambda: vlug.ctc_loss(x, target, t + 1, s), "input_lengths hold 31, allowed are 0 to 30"),
+        (lambda: vlug.ctc_loss(x, target, t, -s), "target_lengths hold -8, allowed are 0 to 8"),
+        (lambda: vlug.ctc_loss(x, target.ravel(), t, s), "add up to 19, targets has 32 labels"),
+        (lambda: vlug.ctc_loss(x, target, t[:2], s), r"input_lengths: \(2,\) must be \(4,\)"),
+        (lambda: vlug.ctc_loss(x, target, t, s, 9), "blank 9 must be a class, 0 to 8"),
+        (lambda: vlug.ctc_loss(x, target, t, s, reduction="most"), "reduction: 'most' must be"),
+        (lambda: vlug.ctc_loss_backward(np.ones(3), x, target, t, s), r"dloss: \(3,\) must be \(\)"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            call()
+    line = "ctc_loss x=30x4x9:f64 target=4x8:i64 input_lengths=4:i64 target_lengths=4:i64"
+    values = {"x": x, "target": target, "input_lengths": t, "target_lengths": s, "dloss": np.ones(4)}
+    for change, code in (({"target": wrong}, 2), ({"input_lengths": t + 1}, 3), ({"target_lengths": -s}, 3)):
+        for device in devices():
+            execute(CTC, Graph.parse(line), values | change, 3, device, code=code)
+            back = line.replace("ctc_loss ", "ctc_loss_backward dloss=4:f64 ")
+            execute(CTC, Graph.parse(back), values | change, 3, device, code=code)
+    longest = Graph.parse(line + " longest=1")
+    execute(CTC, longest, values)
+    execute(CTC, longest, values | {"target_lengths": np.minimum(s, 7)}, code=3)

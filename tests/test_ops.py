@@ -55,7 +55,6 @@ def _integers(g: Graph, t: Tensor, rng: np.random.Generator) -> np.ndarray:
         return rng.integers(0, 1 << 40, t.dim)
     if node.op.name in POINTWISE:
         return rng.integers(0, 2 if t.dtype.kind == "b" else 100, t.dim)
-    raise AssertionError(f"no integers for {t}")
     return fill(g, "real", 1)[t.name]
 
 
@@ -114,6 +113,8 @@ def test_vjp_agrees_with_finite_differences(line: str) -> None:
     rng = np.random.default_rng(2)
     if node.op.name == "max_pool":  # distinct values: no step of eps changes which is largest
         at["x"] = rng.permutation(at["x"].size).reshape(at["x"].shape) / 10.0
+    if node.op.name == "ctc_loss":  # targets that fit an alignment: no other has a gradient
+        at["input_lengths"][...], at["target_lengths"] = at["x"].shape[0], np.minimum(at["target_lengths"], 3)
     for t in grads:
         at.setdefault(t.name, rng.standard_normal(t.dim))
     known = evaluate(h, at)

@@ -169,7 +169,7 @@ def of_dtype(graph: Graph, kind: DType) -> Graph:
     Statistics (mean, inv_std, lse) stay in fp32 unless `kind` is f64.
     """
     first = graph.inputs[0].dtype
-    kept = {"mean", "inv_std", "lse", "running_mean", "running_var", "var"}
+    kept = {"alpha", "mean", "inv_std", "lse", "running_mean", "running_var", "var"}
 
     def change(t: Tensor) -> Tensor:
         if t.dtype != first or not first.is_float or (t.name in kept and kind in (BF16, F16)):

@@ -30,6 +30,7 @@ ORDER: tuple[str, ...] = (
     "cpu.loss:CrossEntropyEngine",
     "cpu.pointwise_loss:PointwiseLossEngine",
     "cpu.nll:NllEngine",
+    "cpu.ctc:CtcEngine",
     "cpu.embedding:EmbeddingEngine",
     "cpu.dropout:DropoutEngine",
     "cpu.optim:OptimEngine",

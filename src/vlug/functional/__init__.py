@@ -93,6 +93,10 @@ from vlug.functional.resample import (
     interpolate_backward,
 )
 from vlug.functional.rows import log_softmax, log_softmax_backward, softmax, softmax_backward
+from vlug.functional.sequences import (
+    ctc_loss,
+    ctc_loss_backward,
+)
 
 __all__ = [
     "adam_step",
@@ -129,6 +133,8 @@ __all__ = [
     "conv2d_backward",
     "cross_entropy",
     "cross_entropy_backward",
+    "ctc_loss",
+    "ctc_loss_backward",
     "dropout",
     "dropout_backward",
     "embedding",

@@ -11,6 +11,7 @@ import numpy as np
 from vlug.graph import Graph
 from vlug.testing_fills import (
     conv,
+    ctc,
     dropout,
     embedding,
     loss,
@@ -29,6 +30,7 @@ __all__ = ["FILLS", "fill"]
 FILLS = ("exact", "real", "edge")
 
 FITS: dict[str, Fit] = {
+    **ctc.FITS,
     **dropout.FITS,
     **embedding.FITS,
     **loss.FITS,
@@ -43,6 +45,7 @@ FITS: dict[str, Fit] = {
 #: Inputs that the edge fill strews with inf and NaN, where it is not all of them.
 EDGES: dict[str, tuple[str, ...]] = {
     **conv.EDGES,
+    **ctc.EDGES,
     **dropout.EDGES,
     **loss.EDGES,
     **norm.EDGES,

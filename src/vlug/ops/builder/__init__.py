@@ -3,6 +3,7 @@
 from vlug.ops.builder.activation import ActivationMethods
 from vlug.ops.builder.arithmetic import ArithmeticMethods
 from vlug.ops.builder.conv import ConvMethods
+from vlug.ops.builder.ctc import CtcMethods
 from vlug.ops.builder.dropout import DropoutMethods
 from vlug.ops.builder.embedding import EmbeddingMethods
 from vlug.ops.builder.logic import LogicMethods
@@ -25,6 +26,7 @@ class Methods(
     ActivationMethods,
     ArithmeticMethods,
     ConvMethods,
+    CtcMethods,
     DropoutMethods,
     EmbeddingMethods,
     LogicMethods,

@@ -69,7 +69,7 @@ def test_features_decide():
 
 
 def test_made_up_devices():
-    assert set(device.FAKE) == {"avx2", "avx512", "amx", "neon"}
+    assert set(device.FAKE) == {"avx2", "avx512", "avx512_bf16", "amx", "neon"}
     for name in device.FAKE:
         d = device.fake(name)
         assert name in d.abilities

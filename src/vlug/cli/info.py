@@ -50,6 +50,7 @@ def gather(measure: bool = False, frameworks: bool = True) -> dict[str, Any]:
         "machine": {
             "name": here.name,
             "isa": here.isa,
+            "products": here.products,
             "abilities": list(here.abilities),
             "cores": here.cores,
             "caches": {"l1": here.l1, "l2": here.l2, "l3": here.l3},
@@ -102,6 +103,14 @@ def objects() -> dict[str, Any]:
     return {"path": str(folder), "files": len(sizes), "bytes": sum(sizes)}
 
 
+def _products(m: dict[str, Any]) -> str:
+    """What products of bf16 run on, and that a processor's AMX is not allowed, if so."""
+    text = f", bf16 products by {m['products']}" if m["products"] else ""
+    if "amx" in m["abilities"] and m["products"] != "amx" and not device.tiles_allowed():
+        text += "; the system does not allow AMX's tiles"
+    return text
+
+
 def describe(d: dict[str, Any]) -> str:
     m, r, s, o = d["machine"], d["roofline"], d["store"], d["objects"]
     source = "measured" if r["measured"] else "estimated; vlug info --measure measures"
@@ -109,7 +118,8 @@ def describe(d: dict[str, Any]) -> str:
         f"vlug {d['vlug']}, Python {d['python']}",
         f"machine     {m['name']}, {m['cores']} cores; caches L1 {m['caches']['l1'] >> 10} KiB,"
         f" L2 {m['caches']['l2'] >> 10} KiB, L3 {m['caches']['l3'] >> 10} KiB",
-        f"kernels     {m['isa']} (the processor has {', '.join(m['abilities']) or 'none that vlug uses'})",
+        f"kernels     {m['isa']}{_products(m)}"
+        f" (the processor has {', '.join(m['abilities']) or 'none that vlug uses'})",
         f"ceilings    {r['flops'] / 1e9:.0f} GFLOP/s, {r['memory'] / 1e9:.0f} GB/s memory,"
         f" {r['cache'] / 1e9:.0f} GB/s cache ({source})",
         f"threads     {d['threads']}: {d['pool']}",

@@ -25,7 +25,7 @@ from vlug.codegen import elf, objects
 from vlug.codegen.formula import Formula, evaluate
 from vlug.codegen.isa import ISA
 from vlug.errors import NotSupported
-from vlug.runtime.device import cpu_features
+from vlug.runtime.device import cpu_features, tiles_allowed
 
 #: What makes a kernel: `build(k, **constants)` fills a Kernel.
 Build = Callable[..., Any]
@@ -243,6 +243,8 @@ def _stored(key: str, isa: ISA, make: Callable[[], _Object]) -> _Object:
     missing = sorted(set(isa.needs) - cpu_features())
     if missing and not _emitting.get():
         raise NotSupported(f"this machine cannot run {isa.name} code: it lacks {', '.join(missing)}")
+    if isa.has("amx") and not _emitting.get() and not tiles_allowed():
+        raise NotSupported(f"this process cannot run {isa.name} code: the system does not allow AMX's tiles")
     found = objects.load(key)
     if found is not None and found[0].get("needs") == list(isa.needs):
         counts["loaded"] += 1

@@ -37,6 +37,7 @@ class Kernel(Flow):
         self.shared_bytes: Formula = (0,)  # workspace used by all parts
         self.part_bytes: Formula = (0,)  # workspace of each part: the most that a region takes
         self._region_bytes: Int = 0
+        self.tiled = False  # whether this region has tiles configured, which it must release
         self._error_slot: Any = None
         self._slots: dict[str, Any] = {}
 
@@ -50,12 +51,15 @@ class Kernel(Flow):
         fn.linkage = "internal"
         self.fn, self._captured, self._live, self.part = fn, {}, [], Idx(self, fn.args[1])
         self._region_bytes, streamed, self.streamed = 0, self.streamed, False
+        self.tiled = False
         self.entry = ir.IRBuilder(fn.append_basic_block("entry"))
         self.b = ir.IRBuilder(fn.append_basic_block("start"))
         yield Idx(self, fn.args[2]), Idx(self, fn.args[3])
         if self.streamed:
             self.intrinsic("llvm.x86.sse.sfence", VOID, [], [])
         self.streamed = streamed
+        self._release_tiles()
+        self.tiled = False
         self.b.ret_void()
         self.entry.branch(fn.blocks[1])
         captured, self._captured = self._captured, {}
@@ -82,6 +86,11 @@ class Kernel(Flow):
         for begin, end in self.chunk(n):
             yield from self.loop(begin, end)
 
+    def _release_tiles(self) -> None:
+        """A thread that keeps tiles configured pays for them at every switch: no exit may leave them."""
+        if self.tiled:
+            self.intrinsic("llvm.x86.tilerelease", VOID, [], [])
+
     # --- errors ---
     def _return_if(self, cond: Any, code: Any) -> None:
         b = self.b
@@ -92,6 +101,7 @@ class Kernel(Flow):
             b.ret(code)
         else:
             b.store(code, self.use(self._error_slot), align=4)
+            self._release_tiles()
             b.ret_void()
         b.position_at_end(on)
 

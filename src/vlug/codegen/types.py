@@ -48,6 +48,8 @@ ELEMS: dict[str, Elem] = {
         Elem("f64", 8, F64, F64),
         Elem("bf16", 2, I16, F32),
         Elem("f16", 2, I16, F32),
+        Elem("u16", 2, I16, I32),  # the bits of a 16-bit float as an integer
+        Elem("i16", 2, I16, I16),  # the same, only to be copied
         Elem("i64", 8, I64, I64),
         Elem("i32", 4, I32, I32),
         Elem("i8", 1, I8, I32),

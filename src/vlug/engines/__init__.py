@@ -14,6 +14,8 @@ __all__ = ["engine", "engines"]
 # "module:class", the first preferred among those expected to be equally fast. Strings, so that nothing is
 # imported (LLVM least of all) before a plan is made. The reference engine stays last.
 ORDER: tuple[str, ...] = (
+    "cpu.amx_conv:PairConv",
+    "cpu.amx_matmul:PairMatmul",
     "cpu.depthwise:DepthwiseEngine",
     "cpu.conv_pointwise:ConvPointwise",
     "cpu.winograd:Winograd",

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 from dataclasses import asdict, astuple, dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
     "host",
     "load_ceilings",
     "save_ceilings",
+    "tiles_allowed",
     "usable_cores",
 ]
 
@@ -43,6 +45,9 @@ ISA_NEEDS: dict[str, tuple[str, ...]] = {
 
 #: Instruction sets that CPU kernels are generated for today.
 KERNEL_ISAS = ("avx2", "avx512", "neon")
+
+#: Those that add products of bf16 to the kernels of AVX-512; from least to most.
+PRODUCT_ISAS = ("avx512_bf16", "amx")
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class CpuDevice:
     l2: int  # bytes a core
     l3: int  # bytes shared
     fingerprint: str  # what timings are keyed by
+    products: str = ""  # what bf16 products may use beyond `isa`: one of PRODUCT_ISAS, "" if nothing
 
     @property
     def abilities(self) -> tuple[str, ...]:
@@ -82,7 +88,8 @@ class CpuDevice:
         return load_ceilings(self.fingerprint)
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.isa}, {self.cores} cores)"
+        extra = f" with {self.products}" if self.products else ""
+        return f"{self.name} ({self.isa}{extra}, {self.cores} cores)"
 
 
 def cpu_features() -> frozenset[str]:
@@ -173,6 +180,39 @@ def best_isa(features: frozenset[str], cap: str = "auto") -> str:
     return can[-1] if can else "none"
 
 
+def best_products(features: frozenset[str], cap: str = "auto") -> str:
+    """The highest of PRODUCT_ISAS that a machine with these features has, no higher than `cap`."""
+    order = list(config.ISA_NAMES)
+    can = [i for i in PRODUCT_ISAS if features.issuperset(ISA_NEEDS[i])]
+    if cap != "auto":
+        can = [i for i in can if order.index(i) <= order.index(cap)]
+    return can[-1] if can else ""
+
+
+_ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
+
+
+@cache
+def tiles_allowed() -> bool:
+    """Asks the system, once per process, for the permission to use AMX's tiles; whether it was given.
+
+    Linux wants this before the first tile instruction (arch_prctl ARCH_REQ_XCOMP_PERM for XTILEDATA). Every
+    thread of the process has the permission then, and every child made by fork. It is refused where there
+    is no AMX, by a sandbox, or where a signal stack in use is too small for tiles.
+    """
+    if platform.machine() not in ("x86_64", "AMD64") or not sys.platform.startswith("linux"):
+        return False
+    try:
+        syscall = ctypes.CDLL(None, use_errno=True).syscall
+        syscall.restype = ctypes.c_long
+        code = syscall(*map(ctypes.c_long, (_ARCH_PRCTL, _REQUEST, _TILE_DATA)))
+    except (OSError, AttributeError):
+        return False
+    if code != 0:
+        log.info("no AMX: the system does not allow its tiles", errno=ctypes.get_errno())
+    return bool(code == 0)
+
+
 def host() -> CpuDevice:
     """This machine, its ISA capped by VLUG_ISA."""
     return _host(config.ISA.get())
@@ -183,8 +223,12 @@ def _host(cap: str) -> CpuDevice:
     name, features = _cpuinfo()
     isa, cores = best_isa(features, cap), usable_cores()
     l1, l2, l3 = _cache_bytes(1, 32 << 10), _cache_bytes(2, 1 << 20), _cache_bytes(3, 0)
-    text = f"{name}|{isa}|{cores}|{l1}|{l2}|{l3}|{' '.join(sorted(features))}"
-    return CpuDevice(name, isa, features, cores, l1, l2, l3, hashlib.sha256(text.encode()).hexdigest()[:16])
+    products = best_products(features, cap) if isa == "avx512" else ""
+    if products == "amx" and not tiles_allowed():
+        products = best_products(features, "avx512_bf16")
+    text = f"{name}|{isa}{products}|{cores}|{l1}|{l2}|{l3}|{' '.join(sorted(features))}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return CpuDevice(name, isa, features, cores, l1, l2, l3, digest, products)
 
 
 def _ceilings_file() -> Path:
@@ -249,13 +293,14 @@ def fake(isa: str) -> CpuDevice:
 
 def _made_up(ability: str, isa: str) -> CpuDevice:
     return CpuDevice(f"fake {ability}", isa, frozenset(ISA_NEEDS[ability]), 4, 32 << 10, 1 << 20, 32 << 20,
-                     f"fake-{ability}")
+                     f"fake-{ability}", ability if ability in PRODUCT_ISAS else "")
 
 
-#: Devices of support tables; an AMX machine runs AVX-512 kernels until there are AMX ones.
+#: Devices of support tables. An AMX machine's kernels are AVX-512's, but for products of bf16.
 FAKE: dict[str, CpuDevice] = {
     "avx2": _made_up("avx2", "avx2"),
     "avx512": _made_up("avx512", "avx512"),
+    "avx512_bf16": _made_up("avx512_bf16", "avx512"),
     "amx": _made_up("amx", "avx512"),
     "neon": _made_up("neon", "neon"),
 }

@@ -8,6 +8,7 @@ from vlug.codegen.values import (
     Val,
     Var,
     absolute,
+    ceil,
     copysign,
     floor,
     fma,
@@ -21,10 +22,12 @@ from vlug.codegen.values import (
     smaller,
     sqrt,
     transpose,
+    truncate,
 )
 from vlug.codegen.view import View
 
 __all__ = [
-    "Idx", "Int", "Kernel", "Lanes", "Val", "Var", "View", "absolute", "copysign", "floor", "fma", "larger",
-    "maximum", "minimum", "reduce", "round_even", "select", "shuffle", "smaller", "sqrt", "transpose",
+    "Idx", "Int", "Kernel", "Lanes", "Val", "Var", "View", "absolute", "ceil", "copysign", "floor", "fma",
+    "larger", "maximum", "minimum", "reduce", "round_even", "select", "shuffle", "smaller", "sqrt",
+    "transpose", "truncate",
 ]

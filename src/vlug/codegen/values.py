@@ -409,6 +409,7 @@ def unary(name: str) -> Callable[[Val], Val]:
 
 
 sqrt, round_even, floor, absolute = (unary(f"llvm.{n}") for n in ("sqrt", "rint", "floor", "fabs"))
+ceil, truncate = unary("llvm.ceil"), unary("llvm.trunc")
 
 
 def fma(a: Val, b: Any, c: Any) -> Val:

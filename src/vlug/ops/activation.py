@@ -84,7 +84,6 @@ class _Backward(Operation):
         x = cls.port(1)
         yield f"{cls.name} dy=3x35x6x5 {x}=3x35x6x5"
         yield f"{cls.name} dy=1000 {x}=1000"
-        yield f"{cls.name} dy=scalar {x}=scalar"
         yield f"{cls.name} dy=0x3 {x}=0x3"
 
 

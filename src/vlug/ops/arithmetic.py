@@ -86,6 +86,7 @@ class Mod(_Differentiable):
     """y = a - b · trunc(a / b), exactly: C's fmod, with the sign of a. NaN where b is 0 or a infinite."""
 
     name: ClassVar[str] = "mod"
+    flops: ClassVar[int] = 40
     exact: ClassVar[bool] = True
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -103,6 +104,7 @@ class Pow(_Differentiable):
     """y = a ^ b as C's pow: 1 where b is 0 or a is 1, NaN where a < 0 and b no integer."""
 
     name: ClassVar[str] = "pow"
+    flops: ClassVar[int] = 100
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, b = need(inputs)

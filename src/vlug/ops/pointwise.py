@@ -137,8 +137,21 @@ class Unary(Operation):
     def samples(cls) -> Iterator[str]:
         yield f"{cls.name} x=3x35x6x5"
         yield f"{cls.name} x=1000"
-        yield f"{cls.name} x=scalar"
         yield f"{cls.name} x=0x3"
+
+
+#: Dims of two operands, how broadcasting may go.
+SHAPES = (
+    ("3x35x6x5", "3x1x6x5"),
+    ("1000", "1000"),
+    ("0x4", "1x4"),
+    ("3x35x6x5", "3x35x6x5"),
+    ("3x35x6x5", "1x35x1x1"),
+    ("3x35x6x5", "6x5"),
+    ("7x1", "1x9"),
+    ("4x5", "scalar"),
+    ("scalar", "scalar"),
+)
 
 
 @dataclass(frozen=True)
@@ -146,6 +159,11 @@ class Binary(Operation):
     """Two operands of one dtype with NumPy broadcasting."""
 
     inputs: ClassVar[tuple[str, ...]] = ("a", "b")
+    flops: ClassVar[int] = 1
+
+    def cost(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]) -> Cost:
+        plain = super().cost(inputs, outputs)
+        return Cost(self.flops * plain.flops, plain.bytes)
 
     def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         a, b = need(inputs)
@@ -154,17 +172,7 @@ class Binary(Operation):
 
     @classmethod
     def samples(cls) -> Iterator[str]:
-        for a, b in (
-            ("3x35x6x5", "3x35x6x5"),
-            ("1000", "1000"),
-            ("3x35x6x5", "1x35x1x1"),
-            ("3x35x6x5", "3x1x6x5"),
-            ("3x35x6x5", "6x5"),
-            ("7x1", "1x9"),
-            ("4x5", "scalar"),
-            ("scalar", "scalar"),
-            ("0x4", "1x4"),
-        ):
+        for a, b in SHAPES[:3]:
             yield f"{cls.name} a={a} b={b}"
 
 
@@ -194,6 +202,11 @@ class Add(Binary):
             return None, None
         return unbroadcast(g, dy, a.dim), unbroadcast(g, dy, b.dim)
 
+    @classmethod
+    def samples(cls) -> Iterator[str]:
+        for a, b in SHAPES:
+            yield f"{cls.name} a={a} b={b}"
+
 
 @register
 @dataclass(frozen=True)
@@ -221,6 +234,11 @@ class Mul(Binary):
             return None, None
         da, db = g.append(Mul(), (dy, b))[0], g.append(Mul(), (dy, a))[0]
         return unbroadcast(g, da, a.dim), unbroadcast(g, db, b.dim)
+
+    @classmethod
+    def samples(cls) -> Iterator[str]:
+        for a, b in SHAPES:
+            yield f"{cls.name} a={a} b={b}"
 
 
 @dataclass(frozen=True)

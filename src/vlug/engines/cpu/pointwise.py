@@ -1,4 +1,4 @@
-"""Pointwise engine: chains of add, mul, bias, relu and their backward in one pass over memory."""
+"""Pointwise engine: chains of pointwise operations, forward and backward, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vlug.engines.base import Engine, EngineConfig, Program
 from vlug.engines.cpu.nest import Axis, folded, native, no_kernels, parts, product
 from vlug.graph import Graph, Node
+from vlug.ops import OPERATIONS
 from vlug.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -16,8 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["PointwiseEngine"]
 
-_OPS = ("add", "mul", "bias", "relu", "relu_backward", "reduction_backward")
-
+_MODULES = ("pointwise", "arithmetic", "logic", "identity", "activation")
+#: Every operation of the pointwise families, and the broadcast of a sum's gradient.
+_OPS = frozenset(n for n, op in OPERATIONS.items() if op.__module__.rpartition(".")[2] in _MODULES) | {
+    "reduction_backward"
+}
+#: Operations whose last operand is a vector along an axis.
+_BY_AXIS = ("bias", "scale", "prelu", "prelu_backward")
+#: Operations of one dims inside a chain, because an attribute counts axes.
+_OF_AXES = (*_BY_AXIS, "gen_index", "reduction_backward")
+#: Elementary functions: one vector at a time of them fills the processor.
+_HEAVY = frozenset(n for n in _OPS if getattr(OPERATIONS[n], "flops", 1) >= 20)
+#: As many in one object, at most: what it may cost to compile.
+_MOST_HEAVY = 8
+#: What values of a dtype are computed in, where it is not the dtype.
+_COMPUTED = {"bf16": "f32", "f16": "f32", "u8": "i32"}
 #: Results of more bytes go past the caches (ReLU of 25.7 MB: 1.0 ms against 1.5; below 13 MB it loses).
 STREAM = 13 << 20
 #: Elements of a block: what one unit of work does.
@@ -41,17 +55,16 @@ class PointwiseEngine(Engine):
         for node in graph:
             out = graph.outs(node)[0]
             assert out is not None
-            if node.op.name in ("bias", "reduction_backward") and out.dim != dim:
+            if node.op.name in _OF_AXES and out.dim != dim:
                 return f"{node.op.name} has dims {out.dim} inside a chain of {dim}"
         for t in graph.outputs:
             if t.dim != dim:
                 return f"result {t} is smaller than the chain's dims {dim}"
-        kinds = {t.dtype.name for t in graph.tensors.values()}
-        if not kinds <= {"f64"} and not kinds <= {"f32", "bf16", "f16"}:
-            return f"the dtypes {', '.join(sorted(kinds))} are not computed together"
         if len(graph.inputs) + len(graph.outputs) > 12:
             return "a chain reads and writes at most 12 tensors"
-        return None
+        if sum(n.op.name in _HEAVY for n in graph) > _MOST_HEAVY:
+            return f"a chain has at most {_MOST_HEAVY} elementary functions"
+        return _two_ways(graph, dim)
 
     def share(self, graph: Graph, device: CpuDevice) -> float:
         return 0.9
@@ -61,7 +74,7 @@ class PointwiseEngine(Engine):
 
         chain = _Chain.of(graph)
         nest = _Nest.of(chain)
-        nbytes = sum(t.nbytes for t in (*graph.inputs, *graph.outputs))
+        nbytes = chain.work
         values: dict[str, Any] = {**nest.values(nbytes), **chain.scalars}
         stream = nest.dense and any(t.nbytes > STREAM for t in graph.outputs)
         return native(
@@ -75,7 +88,21 @@ class PointwiseEngine(Engine):
             inner=nest.inner,
             outer=len(nest.outer),
             stream=stream,
+            by=1 if any(n.op.name in _HEAVY for n in graph) else 4,
         )
+
+
+def _two_ways(graph: Graph, dim: tuple[int, ...]) -> str | None:
+    """Why not, if one input is broadcast differently by two operations."""
+    ways: dict[str, tuple[int, ...]] = {}
+    for node in graph:
+        for i, n in enumerate(node.inputs):
+            if n is None or n in graph.produced or node.op.name == "gen_index":
+                continue
+            way = _spread(node, i, graph.tensors[n], dim)
+            if ways.setdefault(n, way) != way:
+                return f"{n} is broadcast in two ways"
+    return None
 
 
 def _dims(graph: Graph) -> tuple[int, ...]:
@@ -85,59 +112,97 @@ def _dims(graph: Graph) -> tuple[int, ...]:
 
 @dataclass
 class _Chain:
-    """A graph as the kernel takes it: numbered operands, the strides of each over the chain's dims."""
+    """A graph as the kernel takes it: numbered operands, the strides of each over the chain's dims; after
+    those of the tensors those of indices along an axis, which are no memory. work: bytes, as of a copy."""
 
     dim: tuple[int, ...]
     tensors: list[Tensor]
     strides: list[tuple[int, ...]]
-    nodes: list[tuple[str, tuple[int, ...], int, bool]]
+    nodes: list[tuple[str, tuple[int, ...], int, bool, str, str]]
     scalars: dict[str, float]
+    work: int
 
     @classmethod
     def of(cls, graph: Graph) -> _Chain:
         dim = _dims(graph)
         tensors = [*graph.inputs, *graph.outputs]
         number = {t.name: i for i, t in enumerate(tensors)}
+        indices = [node for node in graph if node.op.name == "gen_index"]
+        free = len(tensors) + len(indices)
         for node in graph:
             for n in node.outputs:
-                if n is not None:
-                    number.setdefault(n, len(number))
+                if n is not None and n not in number:
+                    number[n], free = free, free + 1
         strides: list[tuple[int, ...]] = [t.stride for t in graph.inputs]
-        nodes: list[tuple[str, tuple[int, ...], int, bool]] = []
+        nodes: list[tuple[str, tuple[int, ...], int, bool, str, str]] = []
         scalars: dict[str, float] = {}
         read = {t.name for t in graph.inputs}
+        axes: list[tuple[int, ...]] = []
         for at, node in enumerate(graph):
+            (out,) = graph.outs(node)
+            assert out is not None
+            result = number[out.name], out.dtype.name
+            if node.op.name == "gen_index":
+                op: Any = node.op
+                nodes.append(("gen_index", (len(tensors) + len(axes),), result[0], True, "i64", result[1]))
+                axes.append(tuple(int(i == op.axis % len(dim)) for i in range(len(dim))))
+                continue
             for i, n in enumerate(node.inputs):
                 if n in read:
                     strides[number[n]] = _spread(node, i, graph.tensors[n], dim)
-            name, plain, found = _formula(node, at, dim)
-            scalars |= found
+            name, found = _formula(node, dim)
+            scalars |= {f"{n}{at}": float(v) for n, v in found.items()}
             ins = tuple(number[n] for n in node.inputs if n is not None)
-            nodes.append((name, ins, number[node.outputs[0] or ""], plain))
-        strides += [t.stride for t in graph.outputs]
-        return cls(dim, tensors, strides, nodes, scalars)
+            kind = next(t.dtype.name for t in graph.ins(node) if t is not None)
+            nodes.append((name, ins, result[0], not found, _COMPUTED.get(kind, kind), result[1]))
+        unread = {n for node in indices for n in node.inputs} - {
+            n for node in graph if node.op.name != "gen_index" for n in node.inputs
+        }
+        for t in graph.inputs:  # what nobody reads shapes no loop
+            if t.name in unread:
+                strides[number[t.name]] = (0,) * len(dim)
+        strides += [t.stride for t in graph.outputs] + axes
+        heavy = sum(n.op.name in _HEAVY for n in graph)
+        work = sum(t.nbytes for t in tensors) + heavy * math.prod(dim) * 16
+        return cls(dim, tensors, strides, nodes, scalars, work)
 
 
-def _formula(node: Node, at: int, dim: tuple[int, ...]) -> tuple[str, bool, dict[str, float]]:
-    """(formula's name, whether it needs no scalars, its scalars)."""
+def _formula(node: Node, dim: tuple[int, ...]) -> tuple[str, dict[str, float]]:
+    """(formula's name, its numbers: none where they have their defaults)."""
     op: Any = node.op
-    if op.name in ("relu", "relu_backward"):
+    name = op.name
+    if name in ("relu", "relu_backward"):
         plain = op.negative_slope == 0 and op.lower_clip == 0 and op.upper_clip == math.inf
-        found = {f"slope{at}": op.negative_slope, f"low{at}": op.lower_clip, f"high{at}": op.upper_clip}
-        return op.name, plain, {} if plain else {n: float(v) for n, v in found.items()}
-    if op.name == "reduction_backward":
+        found = {"slope": op.negative_slope, "low": op.lower_clip, "high": op.upper_clip}
+        return name, {} if plain else found
+    if name == "reduction_backward":
         if op.mode == "add":
-            return "scale", True, {}
+            return "factor", {}
         axes = [a % len(dim) for a in op.axes] or range(len(dim))
-        return "scale", False, {f"factor{at}": 1.0 / max(math.prod(dim[a] for a in axes), 1)}
-    return op.name, True, {}
+        return "factor", {"factor": 1.0 / max(math.prod(dim[a] for a in axes), 1)}
+    if name == "affine":
+        return name, {"alpha": op.alpha, "beta": op.beta}
+    if name in ("swish", "swish_backward"):
+        return name, {} if op.beta == 1 else {"beta": op.beta}
+    if name in ("softplus", "softplus_backward"):
+        found = {"beta": op.beta, "threshold": op.threshold}
+        return name, {} if (op.beta, op.threshold) == (1, 20) else found
+    if name in ("elu", "elu_backward"):
+        if (op.alpha, op.scale, op.input_scale) == (1, 1, 1):
+            return name, {}
+        below = op.scale * op.alpha
+        found = {"scale": op.scale, "input": op.input_scale, "below": below, "slope": below * op.input_scale}
+        return name, found
+    return name, {}
 
 
 def _spread(node: Node, port: int, t: Tensor, dim: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of an operand over the chain's dims, 0 where it is broadcast."""
     op: Any = node.op
     rank = len(dim)
-    if op.name == "bias" and port == 1:
+    if op.name in _BY_AXIS and port == len(op.inputs) - 1:
+        if t.dim == (1,):
+            return (0,) * rank
         axis = op.axis % rank
         return tuple(t.stride[0] if i == axis else 0 for i in range(rank))
     if op.name == "reduction_backward":
@@ -168,9 +233,10 @@ class _Nest:
 
     @classmethod
     def of(cls, chain: _Chain) -> _Nest:
-        n = len(chain.tensors)
+        n = len(chain.strides)
+        made = {out for _, _, out, *_ in chain.nodes}
         # the results lead: their order in memory is the order of the loops
-        order = sorted(range(n), key=lambda t: chain.tensors[t].name not in _names(chain))
+        order = sorted(range(n), key=lambda t: t not in made)
         per_axis = zip(chain.dim, zip(*chain.strides)) if chain.dim else []
         axes = folded([Axis(d, tuple(s[t] for t in order)) for d, s in per_axis])
         axes = [Axis(a.extent, tuple(a.strides[order.index(t)] for t in range(n))) for a in axes]
@@ -201,8 +267,3 @@ class _Nest:
             for i, a in enumerate((*self.outer, self.rows)):
                 out[f"t{t}_s{i}"] = a.strides[t]
         return out
-
-
-def _names(chain: _Chain) -> set[str]:
-    made = {out for _, _, out, _ in chain.nodes}
-    return {t.name for i, t in enumerate(chain.tensors) if i in made}

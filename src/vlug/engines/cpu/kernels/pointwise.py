@@ -5,79 +5,65 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vlug.codegen.ir import Kernel, Val, View, maximum, select
+from vlug.codegen.ir import Idx, Kernel, Lanes, Val, View
 from vlug.engines.cpu.kernels.common import aligned, sizes, unflatten, units
+from vlug.engines.cpu.kernels.formulas import Call, formula
 
 __all__ = ["pointwise"]
 
-
-def relu(k: Kernel, x: Val, plain: bool, at: int, dtype: str) -> Any:
-    """max(x, 0), or the clipped and leaky form; NaN stays."""
-    if plain:
-        return maximum(x, 0.0)
-    slope, low, high = (k.scalar(f"{n}{at}", dtype) for n in ("slope", "low", "high"))
-    below = select(slope.eq(0.0), low, low + slope * (x - low))  # slope 0: low, for -inf too
-    return select(x <= low, below, select(x >= high, high, x))
-
-
-def relu_backward(k: Kernel, dy: Val, x: Val, plain: bool, at: int, dtype: str) -> Any:
-    """dy where x lies between the clips, slope · dy below, 0 above; NaN in x lets dy through."""
-    if plain:
-        return select(x <= 0.0, 0.0, dy)
-    slope, low, high = (k.scalar(f"{n}{at}", dtype) for n in ("slope", "low", "high"))
-    below = select(slope.eq(0.0), 0.0, slope * dy)
-    clipped = (x >= high) & (high < float("inf"))
-    return select(x <= low, below, select(clipped, 0.0, dy))
-
-
-def formula(k: Kernel, op: str, xs: Sequence[Val], plain: bool, at: int, dtype: str) -> Any:
-    match op:
-        case "add" | "bias":
-            return xs[0] + xs[1]
-        case "mul":
-            return xs[0] * xs[1]
-        case "relu":
-            return relu(k, xs[0], plain, at, dtype)
-        case "relu_backward":
-            return relu_backward(k, xs[0], xs[1], plain, at, dtype)
-        case "scale":
-            return xs[0] if plain else xs[0] * k.scalar(f"factor{at}", dtype)
-    raise ValueError(f"no formula for {op}")
+#: (operation, its operands, its result, whether plain, what its operands are computed in, its result's dtype)
+Node = tuple[str, tuple[int, ...], int, bool, str, str]
 
 
 def pointwise(
     k: Kernel,
-    nodes: tuple[tuple[str, tuple[int, ...], int, bool], ...],
+    nodes: tuple[Node, ...],
     inputs: int,
     dtypes: tuple[str, ...],
     inner: tuple[int, ...],
     outer: int,
     stream: bool,
+    by: int,
 ) -> None:
-    """nodes: (operation, its operands, its result, whether plain), operands numbered: the inputs, the stored
-    outputs, then values that stay in registers. inner: each tensor's stride along the inner axis: 0, 1,
-    or -1 where it is a run-time one. Axes: `outer` of them, rows M, elements N, in blocks of MB × NB."""
-    dtype = "f64" if dtypes[0] == "f64" else "f32"
+    """nodes: a chain's operations, operands numbered: the inputs, the stored outputs, then indices along an
+    axis and values that stay in registers. inner: the stride of each tensor, then of each index, along the
+    inner axis: 0, 1, or -1 where it is a run-time one. Axes: `outer` of them, rows M, elements N, in blocks
+    of MB × NB; `by` vectors at a time."""
     E, M, N, MB, NB = sizes(k, "e", outer), k.size("M"), k.size("N"), k.size("MB"), k.size("NB")
-    views = []
-    for t, (kind, step) in enumerate(zip(dtypes, inner)):
+    views, steps = [], []
+    for t, step in enumerate(inner):
         last = step if step >= 0 else k.size(f"t{t}_inner")
-        views.append(k.view(*E, M, N, strides=[*sizes(k, f"t{t}_s", outer + 1), last], dtype=kind))
+        strides = [*sizes(k, f"t{t}_s", outer + 1), last]
+        if t < len(dtypes):
+            views.append(k.view(*E, M, N, strides=strides, dtype=dtypes[t]))
+        else:
+            steps.append(strides)
     blocks_m, blocks_n = k.ceil_div(M, MB), k.ceil_div(N, NB)
     total = blocks_m * blocks_n
     for e in E:
         total = total * e
+    read = {t for _, ins, *_ in nodes for t in ins}
+
+    def place(t: int, index: Sequence[Any], i: Lanes) -> Val:
+        """The index along an axis: a sum over loops as an address is."""
+        *outside, last = steps[t - len(views)]
+        start: Any = 0
+        for x, s in zip(index, outside):
+            start = s * x + start if isinstance(s, Idx) else x * s + start
+        if inner[t] == 0:
+            return k.to_int(start, "i64")
+        return k.positions(i * last + start)
 
     def rows(index: Sequence[Any], m: Any, lo: Any, hi: Any, past_caches: bool) -> None:
         line = [v.at(*index, m) for v in views]
-        fixed = {t: line[t][0] for t in range(inputs) if inner[t] == 0}
-        for i in k.vectors(lo, hi, by=4):
+        fixed = {t: line[t][0] for t in range(inputs) if inner[t] == 0 and t in read}
+        for i in k.vectors(lo, hi, by=by):
             value: dict[int, Val] = dict(fixed)
-            for at, (op, ins, out, plain) in enumerate(nodes):
+            for at, (op, ins, out, plain, kind, to) in enumerate(nodes):
                 for t in ins:
                     if t not in value:
-                        value[t] = line[t][i]
-                value[out] = formula(k, op, [value[t] for t in ins], plain, at, dtype)
+                        value[t] = place(t, [*index, m], i) if t >= len(views) else line[t][i]
+                value[out] = formula(op, Call(k, at, plain, kind, to), [value[t] for t in ins])
             for t in range(inputs, len(views)):
                 whole = all(m is None for m in i.masks)
                 line[t].store(i, value[t], stream=past_caches and whole)

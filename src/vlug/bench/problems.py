@@ -19,6 +19,8 @@ LAYOUTS = ("nchw", "nhwc")
 PASSES = ("fwd", "dgrad", "wgrad", "bwd")
 #: A set of problems so small that what a call costs decides; it keeps its own batch sizes.
 TINY = "tiny"
+#: Steps of optimisers on parameters of ResNet-50's sizes.
+OPTIM = "optim"
 #: Parts of a network that follow its convolutions, derived from them: NET:bn and so on.
 PARTS = ("bn", "relu", "pool", "softmax", "v15", "linear", "mean")
 
@@ -52,7 +54,7 @@ def shapes() -> dict[str, Any]:
 def set_names() -> list[str]:
     """Every set: networks' convolutions by name, their other layers NET:bn, and pool/bnorm/softmax sets."""
     data = shapes()
-    names = [*data["conv"], TINY]
+    names = [*data["conv"], TINY, OPTIM]
     for kind in ("pool", "bnorm", "softmax"):
         names += [f"{kind}/{n}" for n in data[kind]]
     return names + [f"resnet_50:{part}" for part in PARTS]
@@ -67,6 +69,8 @@ def problems(
     dtype: str = "f32",
 ) -> list[Problem]:
     """The problems of a set; batch None keeps each layer's own. Raises BadInput for an unknown set."""
+    if name == OPTIM:
+        return [p for p in _optim(layouts, dtype) if p.which in passes]
     if name == TINY:
         return [p for p in _tiny(layouts, dtype) if p.which in passes]
     data = shapes()
@@ -226,6 +230,28 @@ def _mean(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     x = _spec((layer["n"], layer["c"], *layer["spatial"]), dtype, layout)
     line = Graph.parse(f"reduction x={x} mode=mean axes=2x3").line
     yield Problem(layer["name"], 1, "fwd", layout, line)
+
+
+# --- steps of optimisers ---
+_PARAMETERS = ((64,), (2048,), (64, 3, 7, 7), (64, 64, 1, 1), (256, 64, 1, 1), (128, 128, 3, 3), (1000, 2048),
+               (512, 512, 3, 3), (4096, 4096))  # fmt: skip
+
+
+def _optim(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
+    for layout in layouts:
+        for dim in _PARAMETERS:
+            if layout == "nhwc" and (len(dim) < 4 or dim[2:] == (1, 1)):
+                continue
+            t = _spec(dim, dtype, layout)
+            for op, ports, names, tail in (
+                ("adam_step", "p g m v", "step lr beta1 beta2 eps weight_decay", "-> next_p, next_m, next_v"),
+                ("sgd_step", "p g buf", "lr momentum dampening weight_decay", "-> next_p, next_buf"),
+                ("sgd_step", "p g", "lr momentum dampening weight_decay", "-> next_p"),
+            ):
+                full = " ".join(f"{p}={t}" for p in ports.split())
+                scalars = " ".join(f"{n}=scalar:{'f32' if n == 'step' else 'f64'}" for n in names.split())
+                line = Graph.parse(f"{op} {full} {scalars} {tail}").line
+                yield Problem(f"{op}:{_x(dim)}", 1, "fwd", layout, line)
 
 
 # --- tiny problems: what a call costs decides. Convolutions: N, C, K, size, window, stride, pad, groups ---

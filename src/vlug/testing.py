@@ -174,6 +174,8 @@ def of_dtype(graph: Graph, kind: DType) -> Graph:
     kept = {"alpha", "mean", "inv_std", "lse", "running_mean", "running_var", "var"}
 
     def change(t: Tensor) -> Tensor:
+        if kind == F64 and first.is_float and t.dtype.is_float:  # f64 goes with f64 alone
+            return replace(t, dtype=kind)
         if t.dtype != first or not first.is_float or (t.name in kept and kind in (BF16, F16)):
             return t
         return replace(t, dtype=kind)

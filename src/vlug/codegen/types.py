@@ -55,6 +55,8 @@ ELEMS: dict[str, Elem] = {
         Elem("i8", 1, I8, I32),
         Elem("u8", 1, I8, I32),
         Elem("bool", 1, I8, I1),
+        Elem("b16", 2, I16, I16),  # bits that are only moved
+        Elem("b8", 1, I8, I8),
     )
 }
 

@@ -28,6 +28,7 @@ ORDER: tuple[str, ...] = (
     "cpu.group_norm:GroupNormEngine",
     "cpu.pool:PoolEngine",
     "cpu.axis:AxisEngine",
+    "cpu.layout:LayoutEngine",
     "cpu.softmax:SoftmaxEngine",
     "cpu.loss:CrossEntropyEngine",
     "cpu.pointwise_loss:PointwiseLossEngine",

@@ -25,7 +25,7 @@ _SCATTERS = ("max_pool_backward", "adaptive_max_pool_backward")
 _LARGEST = ("max_pool", "adaptive_max_pool")
 _OPS = (
     "resample", "resample_backward", "adaptive_avg_pool", "adaptive_avg_pool_backward", "avg_pool",
-    "avg_pool_backward", *_LARGEST, *_SCATTERS,
+    "avg_pool_backward", "pad_backward", *_LARGEST, *_SCATTERS,
 )  # fmt: skip
 #: Elements that a unit of work makes.
 BLOCK = 16384
@@ -45,7 +45,7 @@ class AxisEngine(Engine):
             return f"takes one of {', '.join(_OPS)} alone"
         node = graph.nodes[0]
         for t in graph.tensors.values():
-            if t.rank > 5:
+            if t.rank > 5 and node.op.name != "pad_backward":
                 return f"{t.rank - 2} spatial dimensions, it has kernels for 1 to 3"
             if math.prod(t.dim[2:]) >= 1 << 31:
                 return f"a plane of {t} has 2^31 elements or more"
@@ -53,6 +53,12 @@ class AxisEngine(Engine):
             return None
         op: Any = node.op.bind(graph.ins(node))
         first, last = need(graph.ins(node))[0], need(graph.outs(node)[:1])[0]
+        if node.op.name == "pad_backward":
+            if len(_spatial(op, first.rank)) > 3:
+                return "more than 3 padded dimensions"
+            if max(first.dim, default=0) > MOST:
+                return f"tables of {max(first.dim)} entries for one axis, at most {MOST} are built"
+            return None
         rows = max(_taps(op, n, m, axis) * m for axis, (n, m) in enumerate(zip(first.dim[2:], last.dim[2:])))
         if rows > MOST:
             return f"tables of {rows} entries for one axis, at most {MOST} are built"
@@ -69,7 +75,7 @@ class AxisEngine(Engine):
             return _scatter([*ins, *outs], device)
         if not outs[0].numel:
             return _compile(op, [AxisMap(np.zeros((0, 0), np.int64))] * 3, ins[0], outs, device)
-        maps = _maps(op, ins[0].dim[2:], outs[0].dim[2:])
+        maps = _maps(op, ins[0].dim, outs[0].dim)
         if op.name == "adaptive_avg_pool" and math.prod(outs[0].dim[2:]) == 1:
             from vlug.engines.cpu.reduction import reduction_program
 
@@ -88,16 +94,29 @@ def _taps(op: Any, n: int, m: int, axis: int) -> int:
 
 
 def _maps(op: Any, size: Sequence[int], out: Sequence[int]) -> list[AxisMap]:
-    if op.name.endswith("_backward"):
-        return op.transposed(size, out)  # type: ignore[no-any-return]
-    return op.maps(size, out)  # type: ignore[no-any-return]
+    if op.name == "pad_backward":
+        found = op.maps(size)
+        return [found[a] for a in _spatial(op, len(size))]
+    maps = op.transposed if op.name.endswith("_backward") else op.maps
+    return maps(size[2:], out[2:])  # type: ignore[no-any-return]
 
 
-def _strided(t: Tensor) -> tuple[list[int], list[int]]:
-    """Dims and strides as N C D H W."""
-    (n, c, *dim), (sn, sc, *stride) = t.dim, t.stride
-    more = 3 - len(dim)
-    return [n, c, *[1] * more, *dim], [sn, sc, *[0] * more, *stride]
+def _strided(t: Tensor, spatial: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Dims and strides, the three axes that are mapped last (size 1 where there are fewer)."""
+    order = [a for a in range(t.rank) if a not in spatial]
+    more = 3 - len(spatial)
+    dim = [*(t.dim[a] for a in order), *[1] * more, *(t.dim[a] for a in spatial)]
+    return dim, [*(t.stride[a] for a in order), *[0] * more, *(t.stride[a] for a in spatial)]
+
+
+def _spatial(op: Any, rank: int) -> list[int]:
+    """The axes that are mapped, at most three are allowed."""
+    if op.name != "pad_backward":
+        return list(range(2, rank))
+    moved = [a for a in range(rank) if op.pre[a] or op.post[a]]
+    if len(moved) < 3 and rank and rank - 1 not in moved:
+        moved.append(rank - 1)
+    return moved
 
 
 def _dense(dim: Sequence[int], stride: Sequence[int], axis: int) -> bool:
@@ -105,22 +124,25 @@ def _dense(dim: Sequence[int], stride: Sequence[int], axis: int) -> bool:
 
 
 def _nest(
-    tensors: Sequence[Tensor], names: str, rows_allowed: bool = True
+    tensors: Sequence[Tensor], names: str, spatial: Sequence[int], rows_allowed: bool = True
 ) -> tuple[Any, dict[str, Any], bool, bool]:
-    flats = [_strided(t) for t in tensors]
-    C = flats[0][0][1]
-    unit = all(_dense(*f, 4) for f in flats)
-    rows = rows_allowed and C > 1 and all(_dense(*f, 1) for f in flats) and not (unit and flats[0][0][4] > 1)
-    axes = [Axis(flats[0][0][a], tuple(f[1][a] for f in flats)) for a in ((0,) if rows else (0, 1))]
+    """Outer axes, the sizes and strides of all, whether channels are the lanes, whether rows are dense."""
+    flats = [_strided(t, spatial) for t in tensors]
+    dims, rest = flats[0][0], len(flats[0][0]) - 3
+    unit = all(_dense(*f, -1) for f in flats)
+    dense = [a for a in range(rest) if dims[a] > 1 and all(f[1][a] == 1 for f in flats)]
+    rows = rows_allowed and bool(dense) and not (unit and dims[-1] > 1)
+    channel = dense[0] if rows else -1
+    axes = [Axis(dims[a], tuple(f[1][a] for f in flats)) for a in range(rest) if a != channel]
     outer, values = folded(axes), {}
     for i, a in enumerate(outer):
         values[f"o{i}"] = a.extent
         values |= {f"{n}_s{i}": s for n, s in zip(names, a.strides)}
     k = len(outer)
     for name, (_, stride) in zip(names, flats):
-        values |= {f"{name}_s{k + i}": s for i, s in enumerate(stride[2:])}
-        values[f"{name}_last"] = stride[4]
-    return outer, values | {"C": C}, rows, unit
+        values |= {f"{name}_s{k + i}": s for i, s in enumerate(stride[-3:])}
+        values[f"{name}_last"] = stride[-1]
+    return outer, values | {"C": dims[channel] if rows else 1}, rows, unit
 
 
 def _compile(
@@ -129,9 +151,9 @@ def _compile(
     from vlug.engines.cpu.kernels import axis as kernels
 
     is_max = op.name in _LARGEST
-    tensors = [x, *outs]
-    outer, values, rows, unit = _nest(tensors, "xyi"[: len(tensors)])
-    size, out = _strided(x)[0][2:], _strided(outs[0])[0][2:]
+    tensors, spatial = [x, *outs], _spatial(op, x.rank)
+    outer, values, rows, unit = _nest(tensors, "xyi"[: len(tensors)], spatial)
+    size, out = _strided(x, spatial)[0][-3:], _strided(outs[0], spatial)[0][-3:]
     for axis, n, m, table in zip("dhw", size, out, maps):
         values |= {f"{axis}_in": n, f"{axis}_out": m, f"t{axis}": table.taps}
     lines = out[0] * out[1] if outs[0].numel else 0
@@ -176,8 +198,11 @@ def _with_tables(made: NativeProgram, maps: Sequence[AxisMap], constants: dict[s
 def _scatter(tensors: Sequence[Tensor], device: CpuDevice) -> Program:
     from vlug.engines.cpu.kernels.axis import scatter
 
-    outer, values, _, unit = _nest(tensors, "gid", False)
-    for axis, n, m in zip("dhw", _strided(tensors[2])[0][2:], _strided(tensors[0])[0][2:]):
+    spatial = range(2, tensors[0].rank)
+    outer, values, _, unit = _nest(tensors, "gid", spatial, False)
+    for axis, n, m in zip(
+        "dhw", _strided(tensors[2], spatial)[0][-3:], _strided(tensors[0], spatial)[0][-3:]
+    ):
         values |= {f"{axis}_dx": n, f"{axis}_dy": m}
     values |= parts(product(outer), sum(t.nbytes for t in tensors))
     if not tensors[2].numel:

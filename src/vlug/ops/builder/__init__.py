@@ -6,6 +6,7 @@ from vlug.ops.builder.conv import ConvMethods
 from vlug.ops.builder.ctc import CtcMethods
 from vlug.ops.builder.dropout import DropoutMethods
 from vlug.ops.builder.embedding import EmbeddingMethods
+from vlug.ops.builder.layout import LayoutMethods
 from vlug.ops.builder.logic import LogicMethods
 from vlug.ops.builder.loss import LossMethods
 from vlug.ops.builder.matmul import MatmulMethods
@@ -40,6 +41,7 @@ class Methods(
     PoolMethods,
     ReductionMethods,
     ResampleMethods,
+    LayoutMethods,
     SoftmaxMethods,
 ):
     """Builder methods over `call`. In each, `options` may hold names= and like= (see Graph.append).

@@ -21,6 +21,8 @@ PASSES = ("fwd", "dgrad", "wgrad", "bwd")
 TINY = "tiny"
 #: Steps of optimisers on parameters of ResNet-50's sizes.
 OPTIM = "optim"
+#: Layer norms of transformers and group norms of diffusion and detection networks, at their own batch sizes.
+NORMS = "norms"
 #: Parts of a network that follow its convolutions, derived from them: NET:bn and so on.
 PARTS = ("bn", "relu", "pool", "softmax", "v15", "linear", "mean")
 
@@ -57,7 +59,7 @@ def set_names() -> list[str]:
     names = [*data["conv"], TINY, OPTIM]
     for kind in ("pool", "bnorm", "softmax"):
         names += [f"{kind}/{n}" for n in data[kind]]
-    return names + [f"resnet_50:{part}" for part in PARTS]
+    return [*names, NORMS, *(f"resnet_50:{part}" for part in PARTS)]
 
 
 def problems(
@@ -73,6 +75,8 @@ def problems(
         return [p for p in _optim(layouts, dtype) if p.which in passes]
     if name == TINY:
         return [p for p in _tiny(layouts, dtype) if p.which in passes]
+    if name == NORMS:
+        return [p for p in _norms(layouts, dtype) if p.which in passes]
     data = shapes()
     net, _, part = name.partition(":")
     kind, _, rest = name.partition("/")
@@ -255,6 +259,31 @@ def _optim(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
 
 
 # --- tiny problems: what a call costs decides. Convolutions: N, C, K, size, window, stride, pad, groups ---
+_ROWS = ((64, 64), (512, 768), (2048, 768), (8192, 768), (1024, 4096), (4096, 4096))
+_GROUPED = ((4, 64, 8), (8, 256, 16), (2, 128, 128), (8, 256, 56), (4, 320, 64))  # N, C, size; 32 groups
+
+
+def _norms(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
+    for layout in layouts:
+        lines: list[tuple[str, str, str]] = []
+        for m, n in _ROWS if layout == "nchw" else ():
+            x, per, stat = _spec((m, n), dtype, "nchw"), f"{n}:{dtype}", f"{m}x1:{dtype}"
+            fwd = f"layernorm x={x} scale={per} bias={per} -> y, mean={stat}, inv_std={stat}"
+            bwd = (
+                f"layernorm_backward dy={x} x={x} scale={per} mean={stat} inv_std={stat} -> dx, dscale, dbias"
+            )
+            lines += [(f"layernorm:{m}x{n}", "fwd", fwd), (f"layernorm:{m}x{n}", "bwd", bwd)]
+            lines.append((f"rmsnorm:{m}x{n}", "fwd", f"rmsnorm x={x} scale={per} -> y"))
+        for b, c, size in _GROUPED:
+            x, per, stat = _spec((b, c, size, size), dtype, layout), f"{c}:{dtype}", f"{b}x32:{dtype}"
+            fwd = f"groupnorm x={x} scale={per} bias={per} groups=32 -> y, mean={stat}, inv_std={stat}"
+            bwd = f"groupnorm_backward dy={x} x={x} scale={per} mean={stat} inv_std={stat} groups=32"
+            name = f"groupnorm:{b}x{c}x{size}"
+            lines += [(name, "fwd", fwd), (name, "bwd", f"{bwd} -> dx, dscale, dbias")]
+        for name, which, line in lines:
+            yield Problem(name, 1, which, layout, Graph.parse(line).line)
+
+
 _TINY_CONVS = (
     (1, 4, 4, 4, 1, 1, 0, 1), (1, 16, 16, 8, 1, 1, 0, 1), (4, 64, 64, 8, 1, 1, 0, 1),
     (1, 16, 32, 8, 1, 2, 0, 1), (4, 64, 64, 14, 1, 2, 0, 1),

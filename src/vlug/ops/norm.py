@@ -159,6 +159,22 @@ class BatchnormInference(_Norm):
         y = (x - _per_channel(mean, x.ndim)) * _per_channel(factor, x.ndim)
         return (y if bias is None else y + _per_channel(bias, x.ndim),)
 
+    def vjp(
+        self,
+        g: Builder,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor | None],
+        grads: Sequence[Tensor | None],
+    ) -> tuple[Tensor | None, ...]:
+        """mean and var are constants."""
+        if grads[0] is None:
+            return (None,) * len(inputs)
+        x, mean, var, scale, bias = inputs
+        back = BatchnormInferenceBackward(self.eps)
+        given = (grads[0], x, scale, mean, var)
+        dx, dscale, dbias = _append(g, back, given, (("dx", x), ("dscale", scale), ("dbias", bias)))
+        return dx, None, None, dscale, dbias
+
     @classmethod
     def samples(cls) -> Iterator[str]:
         for x in _SHAPES:
@@ -216,6 +232,53 @@ class BatchnormBackward(_Norm):
         yield "batchnorm_backward dy=2x19x5x4 x=2x19x5x4 scale=19 mean=19 inv_std=19 training=0"
         yield "batchnorm_backward dy=2x19x5x4 x=2x19x5x4 scale=19 mean=19 inv_std=19 -> _, dscale, dbias"
         yield "batchnorm_backward dy=2x19x5x4 x=2x19x5x4 scale=19 mean=19 inv_std=19 -> dx"
+
+
+@register
+@dataclass(frozen=True)
+class BatchnormInferenceBackward(_Norm):
+    """dx, dscale, dbias of batchnorm_inference's dy, x and its mean and var, which are constants:
+
+    inv_std = 1 / sqrt(var + eps); dx = scale · inv_std · dy; dscale = Σ dy · (x - mean) · inv_std;
+    dbias = Σ dy.
+    """
+
+    eps: float = 1e-5
+
+    name: ClassVar[str] = "batchnorm_inference_backward"
+    inputs: ClassVar[tuple[str, ...]] = ("dy", "x", "scale?", "mean", "var")
+    outputs: ClassVar[tuple[str, ...]] = ("dx?", "dscale?", "dbias?")
+
+    def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        self.expect(0 <= self.eps < math.inf, f"eps {self.eps} must be finite and 0 or more")
+        dy, x = need(inputs[:2])
+        self.check_dtypes(dy, x, same=(1,))
+        self.expect(dy.dim == x.dim, f"dy {dy.dim} and x {x.dim} must have the same dims")
+        self._check(x, "x", inputs, 2)
+        dscale = Tensor.of((x.dim[1],), wide(x.dtype) if inputs[2] is None else inputs[2].dtype)
+        return _same(x), dscale, dscale
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        dy, x = need(inputs[:2])
+        mean, var = need(inputs[3:])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inv_std = 1 / np.sqrt(var + var.dtype.type(self.eps))
+        return BatchnormBackward(training=False).reference(dy, x, inputs[2], mean, inv_std)
+
+    @classmethod
+    def samples(cls) -> Iterator[str]:
+        for x in ("3x35x6x5", "17x33", "0x5x9"):
+            c = x.split("x")[1]
+            yield f"batchnorm_inference_backward dy={x} x={x} scale={c} mean={c} var={c}"
+        yield "batchnorm_inference_backward dy=2x19x5x4 x=2x19x5x4 mean=19 var=19 eps=0.001"
+
+
+def _append(
+    g: Builder, op: Operation, inputs: Sequence[Tensor | None], wanted: Sequence[tuple[str, Tensor | None]]
+) -> tuple[Tensor | None, ...]:
+    names = [g.fresh(n) if t is not None else "_" for n, t in wanted]
+    made = iter(g.append(op, inputs, names))
+    return tuple(None if n == "_" else next(made) for n in names)
 
 
 _SHAPES = (

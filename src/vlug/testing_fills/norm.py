@@ -57,11 +57,13 @@ FITS: dict[str, Fit] = {
     "batchnorm": lambda at: positive(at, "running_var"),
     "batchnorm_inference": lambda at: positive(at, "var"),
     "batchnorm_backward": _batchnorm_backward,
+    "batchnorm_inference_backward": lambda at: positive(at, "var"),
 }
 EDGES: dict[str, tuple[str, ...]] = {
     "batchnorm": ("x",),
     "batchnorm_inference": ("x",),
     "batchnorm_backward": ("dy",),
+    "batchnorm_inference_backward": ("dy",),
     "groupnorm": ("x",),
     "groupnorm_backward": ("dy",),
     "instancenorm": ("x",),

@@ -21,6 +21,8 @@ def _norm(name: str, r: random.Random) -> str:
     if name == "batchnorm_inference":
         return f"batchnorm_inference x={x} mean={c} var={c} {' '.join(maybe)}"
     scale = maybe[0] if maybe and maybe[0].startswith("scale") else ""
+    if name == "batchnorm_inference_backward":
+        return f"{name} dy={x} x={x} {scale} mean={c} var={c}"
     return f"batchnorm_backward dy={x} x={x} {scale} mean={c} inv_std={c} training={r.randint(0, 1)}"
 
 
@@ -54,8 +56,9 @@ def _group_norm(name: str, r: random.Random) -> str:
     return f"{name} x={x} {scale} {bias} {tail} eps={r.choice([1e-5, 0.1])}"
 
 
+_BATCH = ("batchnorm", "batchnorm_inference", "batchnorm_backward", "batchnorm_inference_backward")
 _GROUPS = ("groupnorm", "groupnorm_backward", "instancenorm", "instancenorm_backward")
 LINES: dict[str, Line] = {
-    n: partial(_norm, n) for n in ("batchnorm", "batchnorm_inference", "batchnorm_backward")
+    n: partial(_norm, n) for n in _BATCH
 } | {n: partial(_row_norm, n) for n in ("layernorm", "layernorm_backward", "rmsnorm", "rmsnorm_backward")}
 LINES |= {n: partial(_group_norm, n) for n in _GROUPS}

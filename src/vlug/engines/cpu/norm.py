@@ -34,9 +34,9 @@ class BatchnormEngine(Engine):
         first, *rest = graph.nodes
         if not first.op.name.startswith("batchnorm"):
             return f"{first.op.name} is not a batch norm"
-        if rest and (first.op.name == "batchnorm_backward" or not _is_relu(graph)):
+        if rest and (first.op.name.endswith("_backward") or not _is_relu(graph)):
             return "takes nothing behind a batch norm but one plain relu of its y"
-        (x,) = need([graph.ins(first)[first.op.name == "batchnorm_backward"]])
+        (x,) = need([graph.ins(first)[first.op.name.endswith("_backward")]])
         if x.dtype.name == "f64" and any(t.dtype.name != "f64" for t in graph.tensors.values()):
             return "f64 goes with f64 alone"
         if x.dtype.name != "f64" and any(t.dtype.name == "f64" for t in graph.tensors.values()):
@@ -61,7 +61,7 @@ class BatchnormEngine(Engine):
         elif op.name == "batchnorm_inference":
             full, scalars = {"x": ins[0], "y": outs[0]}, {"eps": op.eps}
         else:
-            full, scalars = {"g": ins[0], "x": ins[1], "d": outs[0]}, {}
+            full, scalars = {"g": ins[0], "x": ins[1], "d": outs[0]}, {"eps": getattr(op, "eps", 0.0)}
         tensors = [*ins, *outs]
         plan = _Plan.of([t for t in full.values() if t is not None], need([full["x"]])[0])
         values = plan.values([n for n, t in full.items() if t is not None])
@@ -79,8 +79,9 @@ class BatchnormEngine(Engine):
             "outer": len(plan.outer),
             "dense": dense,
         }
-        if op.name == "batchnorm_backward":
-            constants["training"] = op.training
+        if op.name.endswith("_backward"):
+            constants["training"] = getattr(op, "training", False)
+            constants["variance"] = op.name == "batchnorm_inference_backward"
         else:
             constants["relu"] = relu
         if not plan.rows:

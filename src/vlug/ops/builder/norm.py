@@ -70,6 +70,22 @@ class NormMethods(Base):
         """dx, dscale, dbias; names= with "_" leaves some out."""
         return self.call("batchnorm_backward", dy, x, scale, mean, inv_std, training=training, **options)
 
+    def batchnorm_inference_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        scale: Tensor | None,
+        mean: Tensor,
+        var: Tensor,
+        *,
+        eps: float = 1e-5,
+        **options: Any,
+    ) -> Any:
+        """dx, dscale, dbias with mean and var constant; names= with "_" leaves some out."""
+        return self.call(
+            "batchnorm_inference_backward", dy, x, scale, mean, var, eps=float(eps), **options
+        )
+
     def layernorm(
         self,
         x: Tensor,

@@ -1,8 +1,8 @@
 """Batch norm. Planes (NCHW): a channel of all images at a time, so that the second pass hits L2.
 Rows (NHWC): channels in the vectors, blocks of rows, their sums in the workspace.
 
-Statistics take one pass in f64: Σx and Σx² of f32 values are then as good as two passes over x - mean, and
-nothing overflows at 1e30. Values that are f64 themselves are first shifted by one of them.
+Statistics take one pass in f64 over x less one of its values, as in row_norm.py: as good as two passes over
+x - mean, a constant channel comes out exact, and nothing overflows at 1e30.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from vlug.engines.cpu.kernels.common import (
     units,
     whole,
 )
+from vlug.engines.cpu.kernels.row_norm import finite
 
 __all__ = [
     "backward_planes",
@@ -95,7 +96,7 @@ def _statistics(k: Kernel, c: Any, s: Any, q: Any, shift: Any, vectors: Sequence
     count, m = k.scalar("count", WIDE), k.scalar("momentum", WIDE)
     d = s / count
     var = maximum(q / count - d * d, 0.0)
-    mean = d if shift is None else d + shift
+    mean = d + shift
     inv = 1.0 / sqrt(var + k.scalar("eps", WIDE))
     _put(mean_out, c, mean)
     _put(inv_out, c, inv)
@@ -128,16 +129,12 @@ def training_planes(
     vectors = _vectors(k, C, dense, (1, 2, 3, 4, 6, 7, 8, 9), kinds)
     for c in units(k, C):
         s, q = k.var(k.zeros(2, WIDE)), k.var(k.zeros(2, WIDE))
-        shift = None
-        if dtype == WIDE:
-            first = k.first(0, k.min(N, 1)).where(k.size("count_j") > 0)
-            shift = x[(c, *[0] * outer, first)].lane(0)
+        first = k.first(0, k.min(N, 1)).where(k.size("count_j") > 0)
+        shift = finite(x[(c, *[0] * outer, first)].lane(0).to(WIDE))
         for j in nested(k, J):
             line = x.at(c, *j)
             for n in k.vectors(N, by=2):
-                v = line[n].to(WIDE)
-                if shift is not None:
-                    v = k.valid(n, v - shift)
+                v = k.valid(n, line[n].to(WIDE) - shift)
                 s += v
                 q += v * v
         of = _normal(*_statistics(k, c, s.sum(), q.sum(), shift, vectors), dtype, relu)
@@ -170,7 +167,7 @@ def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool, 
     sums = k.shared(blocks, 2, C, dtype=WIDE)
     ready = k.shared(3, C, dtype=dtype)
     together = 8 if k.isa.registers == 32 else 4
-    origin = x.at(*[0] * outer) if dtype == WIDE else None
+    origin = x.at(*[0] * outer)
     for u in units(k, blocks):
         S, Q = sums.at(u, 0), sums.at(u, 1)
         for c in k.vectors(C):
@@ -179,10 +176,8 @@ def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool, 
         for group in _groups(k, *_block(k, u), together):
             lines = [x.at(*unflatten(r, J)) for r in group]
             for c in k.vectors(C):
-                v = [line[c].to(WIDE) for line in lines]
-                if origin is not None:
-                    first = origin[c]
-                    v = [a - first for a in v]
+                first = finite(origin[c].to(WIDE))
+                v = [line[c].to(WIDE) - first for line in lines]
                 S[c] = S[c] + tree(v)
                 squares = Q[c]
                 for a in v:
@@ -194,7 +189,7 @@ def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool, 
             for b in k.range(blocks):
                 s += sums[b, 0, c]
                 q += sums[b, 1, c]
-            shift = None if origin is None else origin[c.where(blocks > 0)]
+            shift = finite(origin[c.where(blocks > 0)].to(WIDE))
             for i, v in enumerate(_statistics(k, c, s, q, shift, vectors)):
                 ready[i, c] = v
     _apply_rows(k, J, C, ready, x, y, dtype, relu, stream)
@@ -255,13 +250,14 @@ def inference_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool,
 
 
 # --- backward ------------------------------------------------------------------------------------
-def _gradients(k: Kernel, c: Any, s: Any, t: Any, vectors: Sequence[Any]) -> Three:
+def _gradients(k: Kernel, c: Any, s: Any, t: Any, vectors: Sequence[Any], variance: bool) -> Three:
     """(scale · inv_std, Σdy / n, inv_std² Σdy(x - mean) / n) of channels c; stores dscale, dbias.
 
     dx = the first · (dy - the second - (x - mean) · the third).
     """
     scale, inv_std, dscale, dbias = vectors
     inv = inv_std[c].to(WIDE)
+    inv = 1.0 / sqrt(inv + k.scalar("eps", WIDE)) if variance else inv
     factor = inv if scale is None else inv * scale[c].to(WIDE)
     if s is None:
         return factor, 0.0, 0.0
@@ -277,9 +273,10 @@ def _dx(dy: Any, x: Any, mean: Any, three: Sequence[Any], training: bool) -> Any
 
 
 def backward_planes(
-    k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool, training: bool, stream: bool
-) -> None:
-    """Tensors: dy x scale mean inv_std dx dscale dbias."""
+    k: Kernel, kinds: Kinds, outer: int, unit: bool, dense: bool, training: bool, variance: bool,
+    stream: bool,
+) -> None:  # fmt: skip
+    """Tensors: dy x scale mean inv_std (or, if `variance`, the variance) dx dscale dbias."""
     C, J, N, dtype = k.size("C"), sizes(k, "j", outer), k.size("N"), _dtype(kinds)
     dy, x, dx = _planes(k, C, J, N, unit, "gxd", (0, 1, 5), kinds)
     fits = aligned(k, dx) if stream else None
@@ -300,7 +297,7 @@ def backward_planes(
                 s += tree([a.part(i) for i in range(4)]).to(WIDE)
                 t += tree([b.part(i) for i in range(4)]).to(WIDE)
             total = [s.sum(), t.sum()]
-        three = _gradients(k, c, total[0], total[1], (scale, inv_std, dscale, dbias))
+        three = _gradients(k, c, total[0], total[1], (scale, inv_std, dscale, dbias), variance)
         if dx is None:
             continue
         narrow = [v if isinstance(v, float) else v.to(dtype) for v in three]
@@ -312,7 +309,8 @@ def backward_planes(
                     out.store(n, v, stream=past and whole(n))
 
 
-def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bool, stream: bool) -> None:
+def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bool, variance: bool,
+                  stream: bool) -> None:  # fmt: skip
     """Tensors as in backward_planes; rows (*J) of C channels."""
     C, J, dtype, blocks = k.size("C"), sizes(k, "j", outer), _dtype(kinds), k.size("blocks")
     dy, x, dx = _rows(k, C, J, "gxd", (0, 1, 5), kinds)
@@ -344,7 +342,8 @@ def backward_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, training: bo
                 for b in k.range(blocks):
                     s += sums[b, 0, c].to(WIDE)
                     t += sums[b, 1, c].to(WIDE)
-            for i, v in enumerate(_gradients(k, c, total[0], total[1], (scale, inv_std, dscale, dbias))):
+            vectors = (scale, inv_std, dscale, dbias)
+            for i, v in enumerate(_gradients(k, c, total[0], total[1], vectors, variance)):
                 ready[i, c] = v
     if dx is None:
         return

@@ -26,7 +26,35 @@ def cases(dtype: Any) -> list[Case]:
     def back(mask: list[bool]) -> Any:
         return A.native_batch_norm_backward(x * 2, x, scale, mean, var, now, inv, True, 0.5, mask)
 
+    def still(mask: list[bool]) -> Any:
+        none = r(0)
+        return A.native_batch_norm_backward(x * 2, x, scale, mean, var, none, none, False, 0.5, mask)
+
+    rows, w, b = r(3, 5, 40), r(40), r(40)
+    groups = r(2, 6, 5, 7)
+    gw, gb = r(6), r(6)
+
+    def layer(mask: list[bool]) -> Any:
+        _, m, v = torch.native_layer_norm(rows, [40], w, b, 0.5)
+        return A.native_layer_norm_backward(rows * 2, rows, [40], m, v, w, b, mask)
+
+    def group(mask: list[bool]) -> Any:
+        _, m, v = torch.native_group_norm(groups, gw, gb, 2, 6, 35, 3, 0.5)
+        return A.native_group_norm_backward(groups * 2, groups, m, v, gw, 2, 6, 35, 3, mask)
+
     return [
+        (
+            "batch norm without statistics",
+            lambda: A._native_batch_norm_legit.no_stats(x, scale, bias, True, 0.25, 0.5),
+        ),
+        ("batch norm backward, evaluation", lambda: still([True, True, True])),
+        ("layer norm", lambda: torch.native_layer_norm(rows, [40], w, b, 0.5)),
+        ("layer norm, bare", lambda: torch.native_layer_norm(rows, [5, 40], None, None, 0.5)),
+        ("layer norm backward", lambda: layer([True, True, True])),
+        ("layer norm backward, dscale", lambda: layer([False, True, False])),
+        ("group norm", lambda: torch.native_group_norm(groups, gw, gb, 2, 6, 35, 3, 0.5)),
+        ("group norm backward", lambda: group([True, True, True])),
+        ("group norm backward, dx", lambda: group([True, False, False])),
         ("batch norm", lambda: forward(torch.native_batch_norm, x, True)),
         ("batch norm, evaluation", lambda: forward(torch.native_batch_norm, x, False)),
         ("batch norm, legit", lambda: forward(A._native_batch_norm_legit, last, True)),

@@ -21,6 +21,7 @@ from vlug.frontends.torch.problems import (
     pointwise,
     pool,
     reduction,
+    sample_norm,
     softmax,
 )
 from vlug.frontends.torch.problems.base import Maker, Problem
@@ -36,6 +37,7 @@ PROBLEMS: dict[str, Maker] = {
     **pointwise.PROBLEMS,
     **pool.PROBLEMS,
     **reduction.PROBLEMS,
+    **sample_norm.PROBLEMS,
     **softmax.PROBLEMS,
 }
 

@@ -16,6 +16,7 @@ from vlug.frontends.torch.problems.base import (
     same_memory,
     vectors,
 )
+from vlug.frontends.torch.problems.sample_norm import statistic_dtype
 from vlug.tensor import Tensor
 
 __all__ = ["PROBLEMS"]
@@ -27,11 +28,6 @@ def _normed(x: Arg, *parameters: Arg | None) -> bool:
         raise Pass(f"{x.rank} dimensions, not 2 or more")
     alike(x)
     vectors(x.dim[1], *parameters)
-    for q in parameters:
-        if q is not None and q.dtype is not F32:
-            raise Pass(f"parameters of {q.dtype}")
-    if x.dtype is not F32:
-        raise Pass(f"dtype {x.dtype.long_name}")
     if x.is_contiguous:
         return False
     if not x.is_channels_last:
@@ -41,7 +37,7 @@ def _normed(x: Arg, *parameters: Arg | None) -> bool:
 
 def _batch_norm(p: Problem, x: Any, scale: Any, bias: Any, rm: Any, rv: Any, *rest: Any) -> None:
     training, momentum, eps = rest
-    last = _normed(x, scale, bias, rm, rv)
+    last, kind = _normed(x, scale, bias, rm, rv), statistic_dtype(x, scale, bias, rm, rv)
     g = p.graph
     tx = p.input("x", x)
     y = formatted("y", x.dim, x.dtype, last) if x.rank == 4 else same_memory("y", x)
@@ -60,7 +56,7 @@ def _batch_norm(p: Problem, x: Any, scale: Any, bias: Any, rm: Any, rv: Any, *re
             )
         )  # fmt: skip
         for _ in range(2):
-            p.results.append(Output((0,), (1,), torch_dtype(F32)))
+            p.results.append(Output((0,), (1,), torch_dtype(kind)))
         return
     if x.dim[0] * count(x.dim[2:]) < 2:
         raise Pass("one value a channel")
@@ -71,7 +67,9 @@ def _batch_norm(p: Problem, x: Any, scale: Any, bias: Any, rm: Any, rv: Any, *re
     if rm is not None:
         inputs += [p.input("running_mean", rm, True), p.input("running_var", rv, True)]
         names += ["next_running_mean", "next_running_var"]
-    made = g.batchnorm(tx, *inputs, eps=eps, momentum=momentum, names=names, like=[y])
+    c = x.dim[1:2]
+    like = [y, *(formatted(n, c, kind, False) for n in names[1:3])]
+    made = g.batchnorm(tx, *inputs, eps=eps, momentum=momentum, names=names, like=like)
     for t in made[:3]:
         p.output(t)
     if rm is not None:
@@ -80,12 +78,14 @@ def _batch_norm(p: Problem, x: Any, scale: Any, bias: Any, rm: Any, rv: Any, *re
 
 
 def _batch_norm_backward(p: Problem, dy: Any, x: Any, scale: Any, rm: Any, rv: Any, *rest: Any) -> None:
-    mean, inv_std, training, _, mask = rest
-    if not training:
-        raise Pass("backward of evaluation mode")
+    mean, inv_std, training, eps, mask = rest
+    if not training:  # of the running statistics; nothing was saved
+        mean, inv_std = rm, rv
     if mean is None or inv_std is None:
-        raise Pass("no saved statistics")
+        raise Pass("no saved statistics" if training else "evaluation without running statistics")
     last = _normed(x, scale, mean, inv_std)
+    if statistic_dtype(x, scale, mean, inv_std) is not F32 and scale is None and any(mask[1:]):
+        raise Pass("the gradient of a parameter whose type is not known")
     alike(dy, x)
     if dy.dim != x.dim:
         raise Pass("dy and x of different sizes")
@@ -95,10 +95,13 @@ def _batch_norm_backward(p: Problem, dy: Any, x: Any, scale: Any, rm: Any, rv: A
         raise Pass("no gradient is asked for")
     tdy, tx = p.input("dy", dy), p.input("x", x)
     tscale = None if scale is None else p.input("scale", scale)
-    tmean, tinv = p.input("mean", mean), p.input("inv_std", inv_std)
+    stats = (p.input("mean", mean), p.input("inv_std" if training else "var", inv_std))
     names = [n if wanted else "_" for n, wanted in zip(("dx", "dscale", "dbias"), mask)]
     dx = formatted("dx", x.dim, x.dtype, last) if x.rank == 4 else same_memory("dx", x)
-    made = p.graph.batchnorm_backward(tdy, tx, tscale, tmean, tinv, names=names, like=[dx])
+    if training:
+        made = p.graph.batchnorm_backward(tdy, tx, tscale, *stats, names=names, like=[dx])
+    else:
+        made = p.graph.batchnorm_inference_backward(tdy, tx, tscale, *stats, eps=eps, names=names, like=[dx])
     outs = iter(made if isinstance(made, tuple) else (made,))
     for wanted in mask:
         if wanted:
@@ -107,7 +110,12 @@ def _batch_norm_backward(p: Problem, dy: Any, x: Any, scale: Any, rm: Any, rv: A
             p.none()
 
 
+def _batch_norm_no_stats(p: Problem, x: Any, scale: Any, bias: Any, *rest: Any) -> None:
+    _batch_norm(p, x, scale, bias, None, None, *rest)
+
+
 PROBLEMS: dict[str, Maker] = {
+    "_native_batch_norm_legit.no_stats": _batch_norm_no_stats,
     "native_batch_norm": _batch_norm,
     "_native_batch_norm_legit": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,

@@ -32,6 +32,7 @@ def values(g: Graph, seed: int = 0) -> dict[str, np.ndarray]:
 #: Where an operation is smooth, if that is not everywhere.
 DOMAINS = {
     **{(n, "x"): lambda x: np.abs(x) + 0.5 for n in ("log", "sqrt", "rsqrt", "reciprocal")},
+    ("batchnorm_inference", "var"): lambda x: np.abs(x) + 0.5,
     ("pow", "a"): lambda x: np.abs(x) + 0.5,
     ("div", "b"): lambda x: x + np.copysign(0.5, x),
     ("mod", "b"): lambda x: np.abs(x) + 5,

@@ -105,6 +105,24 @@ OPERATORS += (
     Operator("_prelu_kernel", "TT", 1, "prelu"),
     Operator("_prelu_kernel_backward", "TTT", 2, "prelu"),
 )
+OPERATORS += (
+    Operator("sum.dim_IntList", "TJbL", 1, "sum"),
+    Operator("amax", "TIb", 1, "amax"),
+    Operator("amin", "TIb", 1, "amin"),
+    Operator("prod", "TL", 1, "prod"),
+    Operator("prod.dim_int", "TibL", 1, "prod"),
+    Operator("linalg_vector_norm", "TSJbL", 1, "norm"),
+    Operator("nll_loss_forward", "TTOii", 2, "nll_loss"),
+    Operator("nll_loss_backward", "TTTOiiT", 1, "nll_loss"),
+    Operator("nll_loss2d_forward", "TTOis", 2, "nll_loss", sym=True),
+    Operator("nll_loss2d_backward", "TTTOisT", 1, "nll_loss", sym=True),
+    Operator("mse_loss", "TTi", 1, "mse_loss"),
+    Operator("mse_loss_backward", "TTTi", 1, "mse_loss"),
+    Operator("smooth_l1_loss", "TTid", 1, "smooth_l1_loss"),
+    Operator("huber_loss", "TTid", 1, "huber_loss"),
+    Operator("index_select", "TiT", 1, "embedding"),
+    Operator("embedding_dense_backward", "TTssb", 1, "embedding", sym=True),
+)
 BY_NAME = {op.name: op for op in OPERATORS}
 FAMILIES = tuple(dict.fromkeys(op.family for op in OPERATORS))
 

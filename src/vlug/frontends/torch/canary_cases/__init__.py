@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vlug.frontends.torch.canary_cases import activation, conv, norm, optim, pointwise, pool, rows
+from vlug.frontends.torch.canary_cases import activation, conv, loss, norm, optim, pointwise, pool, rows
 from vlug.frontends.torch.canary_cases.base import Case
 
 __all__ = ["Case", "cases"]
@@ -12,6 +12,7 @@ __all__ = ["Case", "cases"]
 FAMILIES = (
     activation,
     conv,
+    loss,
     norm,
     optim,
     pointwise,

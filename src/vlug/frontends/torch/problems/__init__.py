@@ -15,6 +15,8 @@ from vlug.frontends.torch.operators import Operator
 from vlug.frontends.torch.problems import (
     activation,
     conv,
+    embedding,
+    loss,
     matmul,
     norm,
     optim,
@@ -31,6 +33,8 @@ __all__ = ["PROBLEMS", "Problem", "problem"]
 PROBLEMS: dict[str, Maker] = {
     **activation.PROBLEMS,
     **conv.PROBLEMS,
+    **embedding.PROBLEMS,
+    **loss.PROBLEMS,
     **matmul.PROBLEMS,
     **norm.PROBLEMS,
     **optim.PROBLEMS,

@@ -28,7 +28,6 @@ def cases(dtype: Any) -> list[Case]:
         last = A.nll_loss2d_backward(two[0], plane, spots, weight, reduction, ignore, total * 3)
         return [loss, weights, back, *two, last]
 
-    extremes = [x.sum(), x.sum(1)]
     return [
         ("sum", lambda: [x.sum(), x.sum(1), x.sum((0, 1), keepdim=True), A.sum.dim_IntList(x, [0], True)]),
         ("amax", lambda: [x.amax(), x.amax(1, True), A.amax(x, [0]), A.amin(x, [1], True), x.amin()]),

@@ -123,6 +123,36 @@ OPERATORS += (
     Operator("index_select", "TiT", 1, "embedding"),
     Operator("embedding_dense_backward", "TTssb", 1, "embedding", sym=True),
 )
+#: Paddings that are not structured kernels: theirs take SymInts.
+_PADS_OF_SYMINTS = ("reflection2", "reflection2_backward", "replication2_backward", "replication3_backward")
+OPERATORS += (
+    Operator("max_pool3d_with_indices", "TIIIIb", 2, "max_pool3d"),
+    Operator("max_pool3d_with_indices_backward", "TTIIIIbT", 1, "max_pool3d"),
+    Operator("avg_pool3d", "TIIIbbP", 1, "avg_pool3d"),
+    Operator("avg_pool3d_backward", "TTIIIbbP", 1, "avg_pool3d"),
+    *(Operator(f"_adaptive_avg_pool{r}d", "TI", 1, "adaptive_avg_pool", sym=True) for r in (2, 3)),
+    *(Operator(f"_adaptive_avg_pool{r}d_backward", "TT", 1, "adaptive_avg_pool") for r in (2, 3)),
+    *(Operator(f"adaptive_max_pool{r}d", "TI", 2, "adaptive_max_pool") for r in (2, 3)),
+    *(Operator(f"adaptive_max_pool{r}d_backward", "TTT", 1, "adaptive_max_pool") for r in (2, 3)),
+    *(
+        Operator(name + back, f"TI{sizes}{corners}{'D' * r}", 1, "interpolate")
+        for r in (1, 2, 3)
+        for back, sizes in (("", ""), ("_backward", "I"))
+        for name, corners in (
+            (f"upsample_nearest{r}d", ""),
+            (f"_upsample_nearest_exact{r}d", ""),
+            (f"upsample_{('linear', 'bilinear', 'trilinear')[r - 1]}{r}d", "b"),
+            *([("upsample_bicubic2d", "b")] if r == 2 else []),
+        )
+    ),
+    *(
+        Operator(f"{name}_pad{r}d{back}", kinds, 1, "pad", sym=f"{name}{r}{back}" in _PADS_OF_SYMINTS)
+        for name in ("reflection", "replication")
+        for r in (1, 2, 3)
+        for back, kinds in (("", "TI"), ("_backward", "TTI"))
+    ),
+    Operator("cat", "Ni", 1, "cat"),
+)
 BY_NAME = {op.name: op for op in OPERATORS}
 FAMILIES = tuple(dict.fromkeys(op.family for op in OPERATORS))
 

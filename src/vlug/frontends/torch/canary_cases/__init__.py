@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from vlug.frontends.torch.canary_cases import activation, conv, loss, norm, optim, pointwise, pool, rows
+from vlug.frontends.torch.canary_cases import (
+    activation,
+    conv,
+    loss,
+    norm,
+    optim,
+    pointwise,
+    pool,
+    resample,
+    rows,
+)
 from vlug.frontends.torch.canary_cases.base import Case
 
 __all__ = ["Case", "cases"]
@@ -17,6 +27,7 @@ FAMILIES = (
     optim,
     pointwise,
     pool,
+    resample,
     rows,
 )
 

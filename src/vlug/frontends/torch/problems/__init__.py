@@ -23,6 +23,7 @@ from vlug.frontends.torch.problems import (
     pointwise,
     pool,
     reduction,
+    resample,
     sample_norm,
     softmax,
 )
@@ -41,6 +42,7 @@ PROBLEMS: dict[str, Maker] = {
     **pointwise.PROBLEMS,
     **pool.PROBLEMS,
     **reduction.PROBLEMS,
+    **resample.PROBLEMS,
     **sample_norm.PROBLEMS,
     **softmax.PROBLEMS,
 }

@@ -157,3 +157,19 @@ def test_wrong_arguments_are_stocks() -> None:
         lambda: F.interpolate(x, scale_factor=(2, 1.3), mode="bilinear", antialias=True),
     ):
         off_on(call)
+
+
+@pytest.mark.parametrize("padding", range(3))
+def test_grids(padding: int) -> None:
+    for dtype in (torch.float32, torch.float64):
+        x = rand(2, 3, 6, 7, dtype=dtype)
+        grid = rand(2, 4, 20, 2, seed=1, dtype=dtype)
+        for corners in (False, True):
+            a = (0, padding, corners)
+            for t in (x, x.contiguous(memory_format=torch.channels_last)):
+                off_on(lambda t=t, a=a, g=grid: A.grid_sampler_2d(t, g, *a), "grid_sampler_2d", **near(dtype))
+    for mode in (1, 2):
+        off_on(lambda m=mode: A.grid_sampler_2d(x, grid, m, padding, False))
+    odd = grid.clone()
+    odd[0, 0, :4, 0] = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30])
+    off_on(lambda: A.grid_sampler_2d(x, odd, 0, padding, False))

@@ -29,6 +29,7 @@ ORDER: tuple[str, ...] = (
     "cpu.pool:PoolEngine",
     "cpu.axis:AxisEngine",
     "cpu.layout:LayoutEngine",
+    "cpu.grid:GridEngine",
     "cpu.softmax:SoftmaxEngine",
     "cpu.loss:CrossEntropyEngine",
     "cpu.pointwise_loss:PointwiseLossEngine",

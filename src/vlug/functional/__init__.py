@@ -84,6 +84,10 @@ from vlug.functional.dropout import (
     dropout_backward,
     rng,
 )
+from vlug.functional.grid import (
+    grid_sample,
+    grid_sample_backward,
+)
 from vlug.functional.layout import (
     broadcast_to,
     concatenate,
@@ -270,6 +274,8 @@ __all__ = [
     "gen_index",
     "greater",
     "greater_equal",
+    "grid_sample",
+    "grid_sample_backward",
     "group_norm",
     "group_norm_backward",
     "hardsigmoid",

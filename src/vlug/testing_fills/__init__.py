@@ -14,6 +14,7 @@ from vlug.testing_fills import (
     ctc,
     dropout,
     embedding,
+    grid,
     loss,
     norm,
     optim,
@@ -30,6 +31,7 @@ __all__ = ["FILLS", "fill"]
 FILLS = ("exact", "real", "edge")
 
 FITS: dict[str, Fit] = {
+    **grid.FITS,
     **ctc.FITS,
     **dropout.FITS,
     **embedding.FITS,
@@ -44,6 +46,7 @@ FITS: dict[str, Fit] = {
 }
 #: Inputs that the edge fill strews with inf and NaN, where it is not all of them.
 EDGES: dict[str, tuple[str, ...]] = {
+    **grid.EDGES,
     **conv.EDGES,
     **ctc.EDGES,
     **dropout.EDGES,

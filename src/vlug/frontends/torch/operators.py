@@ -152,6 +152,7 @@ OPERATORS += (
         for back, kinds in (("", "TI"), ("_backward", "TTI"))
     ),
     Operator("cat", "Ni", 1, "cat"),
+    Operator("grid_sampler_2d", "TTiib", 1, "grid_sample"),
 )
 BY_NAME = {op.name: op for op in OPERATORS}
 FAMILIES = tuple(dict.fromkeys(op.family for op in OPERATORS))

@@ -6,6 +6,7 @@ from vlug.ops.builder.conv import ConvMethods
 from vlug.ops.builder.ctc import CtcMethods
 from vlug.ops.builder.dropout import DropoutMethods
 from vlug.ops.builder.embedding import EmbeddingMethods
+from vlug.ops.builder.grid import GridMethods
 from vlug.ops.builder.layout import LayoutMethods
 from vlug.ops.builder.logic import LogicMethods
 from vlug.ops.builder.loss import LossMethods
@@ -42,6 +43,7 @@ class Methods(
     ReductionMethods,
     ResampleMethods,
     LayoutMethods,
+    GridMethods,
     SoftmaxMethods,
 ):
     """Builder methods over `call`. In each, `options` may hold names= and like= (see Graph.append).

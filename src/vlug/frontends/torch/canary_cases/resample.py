@@ -62,7 +62,13 @@ def cases(dtype: Any) -> list[Case]:
                 found += [y, getattr(A, f"{name}_pad{r}d_backward")(y, t, pad)]
         return found
 
+    grid = torch.linspace(-1.2, 1.2, 2 * 3 * 5 * 2, dtype=torch.float64).view(2, 3, 5, 2).to(dtype)
+
+    def sampled() -> Any:
+        return [A.grid_sampler_2d(x, grid, m, p, c) for m in (0, 1) for p in (0, 1, 2) for c in (False, True)]
+
     return [
+        ("grid_sample", sampled),
         ("max_pool3d", deep_max),
         ("avg_pool3d", deep_avg),
         ("adaptive pooling", adaptive),

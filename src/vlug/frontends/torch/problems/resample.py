@@ -222,12 +222,38 @@ def _cat(p: Problem, tensors: Sequence[Arg | None], axis: int) -> None:
     p.output(p.graph.concatenate(*named, axis=axis, names=["y"], like=like))
 
 
+# --- grids ---------------------------------------------------------------------------------------
+def _grid(x: Arg, grid: Arg, mode: int, padding: int, corners: bool) -> dict[str, Any]:
+    """Bilinear only: at ties the float32 places of stock and our float64 ones choose other neighbours."""
+    _check(2, x)
+    alike(x, grid)
+    if mode != 0 or padding not in (0, 1, 2):
+        raise Pass(f"interpolation {mode}: only bilinear ones are taken")
+    if x.dtype.itemsize < 4:
+        raise Pass("16-bit grids")
+    if grid.rank != 4 or grid.dim[0] != x.dim[0] or grid.dim[3] != 2:
+        raise Pass("left to stock to judge: a grid that does not fit")
+    return {
+        "mode": "linear",
+        "padding": ("zeros", "border", "reflection")[padding],
+        "align_corners": corners,
+    }
+
+
+def _grid_sampler(p: Problem, x: Arg, grid: Arg, *rest: Any) -> None:
+    attributes = _grid(x, grid, *rest)
+    like = [formatted("y", (*x.dim[:2], *grid.dim[1:3]), x.dtype, False)]
+    tx, tg = p.input("x", x), p.input("grid", grid)
+    p.output(p.graph.grid_sample(tx, tg, **attributes, names=["y"], like=like))
+
+
 PROBLEMS: dict[str, Maker] = {
     "max_pool3d_with_indices": _max_pool3d,
     "max_pool3d_with_indices_backward": _max_pool3d_backward,
     "avg_pool3d": _avg_pool3d,
     "avg_pool3d_backward": _avg_pool3d_backward,
     "cat": _cat,
+    "grid_sampler_2d": _grid_sampler,
 }
 for _rank in (2, 3):
     PROBLEMS |= {

@@ -1,0 +1,51 @@
+"""Eager calls: sampling at the places of a grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vlug.errors import BadInput
+from vlug.functional.base import Array, Step, arg, chain, one
+
+__all__ = ["grid_sample", "grid_sample_backward"]
+
+_MODES = {"bilinear": "linear", "linear": "linear", "nearest": "nearest"}
+
+
+def _attributes(mode: str, padding_mode: str, align_corners: bool) -> dict[str, Any]:
+    if mode not in _MODES:
+        raise BadInput(f"mode: {mode!r} must be one of {', '.join(_MODES)}")
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise BadInput(f"padding_mode: {padding_mode!r} must be one of zeros, border, reflection")
+    return {"mode": _MODES[mode], "padding": padding_mode, "align_corners": bool(align_corners)}
+
+
+def grid_sample(
+    x: Any,
+    grid: Any,
+    *,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+    out: Any = None,
+) -> Array:
+    """y[n,c,p,q] = x (N, C, H, W) at grid[n,p,q] = (column, row) of grid (N, P, Q, 2), -1 … 1 the plane."""
+    arrays = {"x": arg(x, "x", 4), "grid": arg(grid, "grid", 4)}
+    return one("grid_sample", arrays, "y", out, **_attributes(mode, padding_mode, align_corners))
+
+
+def grid_sample_backward(
+    dy: Any,
+    x: Any,
+    grid: Any,
+    *,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+) -> tuple[Array, Array]:
+    """dx and dgrid of grid_sample's dy."""
+    arrays = {"dy": arg(dy, "dy", 4), "x": arg(x, "x", 4), "grid": arg(grid, "grid", 4)}
+    at = _attributes(mode, padding_mode, align_corners)
+    step: Step = ("grid_sample_backward", ("dy", "x", "grid"), at)
+    dx, dgrid = chain([step], arrays, {}, ("dx", "dgrid"))
+    return dx, dgrid

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from native_check import check, execute
+from native_check import check, devices, execute
+from vlug import config
 from vlug.engines.cpu.pointwise import PointwiseEngine
 from vlug.graph import Graph
 from vlug.ops.base import OPERATIONS
 from vlug.runtime.device import host
+from vlug.testing import check as harness
 
 ENGINE = PointwiseEngine()
 NAMES = ("add", "mul", "bias", "relu", "relu_backward", "reduction_backward")
@@ -84,3 +86,76 @@ def test_neighbours_stay_untouched() -> None:
     g = Graph.parse("relu x=3x5 -> y=3x5:f32:s16x1")
     x = np.ones((3, 5), np.float32)
     assert execute(ENGINE, g, {"x": x})["y"].sum() == 15
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cmp_gt a=3x35x6x5 b=scalar -> m; binary_select a=3x35x6x5 b=1x35x1x1 m -> t; exp t -> y",
+        "identity x=700:bf16 dtype=f64 -> a; tanh a -> b; identity b dtype=f16 -> y",
+        "cmp_le a=9x4:i64 b=1x4:i64 -> m; logical_not m -> n; identity n dtype=f32 -> f; mul f b:x=9x4",
+        "gen_index x=4x6x35 axis=1 -> i; identity i dtype=f32 -> f; affine f alpha=0.5 -> g; sub g b=4x6x35",
+        "gen_index x=5x7:f32:s1x5 axis=0 -> i!; gen_index x axis=1 -> j; sub i j -> y",
+        "sub a=300:u8 b=300:u8 -> d; cmp_gt d b:c=300:u8 -> y",
+        "gelu x=2000 -> g; mul g b=2000 -> p; sigmoid p -> s; swish s beta=1.5 -> y",
+        "scale x=8x64x30 b=64 -> s; bias s b:c=64 -> t; swish t -> y",
+        "max a=17x33:i32 b=33:i32 -> m; min m b:c=17x1:i32 -> n; neg n -> o; abs o -> y",
+        "sin x=333:f64 -> s; cos s -> c; pow a=333:f64 c -> p; log p -> y",
+        "neg x=1000 -> a; relu a -> b; neg b -> c; mul c b:dy=1000 -> dw; prelu_backward dy x w=1 -> dx",
+    ],
+)
+def test_chains_of_mixed_types(line: str) -> None:
+    g = Graph.parse(line)
+    for isa in [d.isa for d in devices()]:
+        with config.ISA.using(isa):
+            for kind in ("exact", "real", "edge"):
+                assert harness(g, ENGINE, kind, (1, 2, 3), device=host()) is None, line
+
+
+def test_two_ways_of_broadcasting_one_input_are_refused() -> None:
+    why = ENGINE.why_not(Graph.parse("bias x=5x5 b=5 axis=0 -> t; add t b -> y"), host())
+    assert why == "b is broadcast in two ways"
+
+
+EXTREME = np.array(
+    [
+        1e30,
+        -1e30,
+        3.4e38,
+        -3.4e38,
+        1e-40,
+        -1e-40,
+        1e-45,
+        0.0,
+        -0.0,
+        87.5,
+        -87.5,
+        89,
+        -104,
+        20,
+        -20.1,
+        3,
+        -3,
+        6,
+    ],
+    np.float32,
+)
+ACTIVATIONS = [
+    n for n, op in OPERATIONS.items() if op.__module__ == "vlug.ops.activation" and op.inputs == ("x",)
+]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_extreme_values(name: str) -> None:
+    g = Graph.parse(f"{name} x=18 -> y")
+    b = Graph.parse(f"{name}_backward dy=18 {OPERATIONS[f'{name}_backward'].inputs[1]}=18 -> dx")
+    with np.errstate(all="ignore"):
+        want = OPERATIONS[name]().reference(EXTREME.astype(np.float64))[0]
+        got = execute(ENGINE, g, {"x": EXTREME})["y"]
+        np.testing.assert_allclose(got, want.astype(np.float32), rtol=1e-6, atol=2e-35)
+        x = OPERATIONS[name]().reference(EXTREME)[0] if "y" in b.tensors else EXTREME
+        x = np.asarray(x, np.float32)
+        inputs = {t.name: x if t.name != "dy" else np.ones(18, np.float32) for t in b.inputs}
+        slope = OPERATIONS[f"{name}_backward"]().reference(np.ones(18), x.astype(np.float64))[0]
+        got = execute(ENGINE, b, inputs)["dx"]
+    np.testing.assert_allclose(got, slope, rtol=2e-6, atol=4e-7)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vlug.dtypes import F64
+from vlug.engines.reference import wrapped
 from vlug.graph import Graph
 from vlug.ops.conv import ConvDgrad, ConvFprop, ConvWgrad
 from vlug.ops.matmul import Matmul
@@ -44,7 +45,9 @@ def plain(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
             for name, a in zip(node.outputs, _outputs(node.op, ins)):
                 if name is not None:
                     t = graph.tensors[name]
-                    known[name] = a.astype(t.dtype.numpy).astype(wide) if t.dtype.kind == "f" else a
+                    known[name] = (
+                        a.astype(t.dtype.numpy).astype(wide) if t.dtype.kind == "f" else wrapped(a, t.dtype)
+                    )
     return {n: a.astype(np.float64) if a.dtype.kind == "f" else a for n, a in known.items()}
 
 

@@ -293,7 +293,7 @@ def gelu_tanh_backward(x: Val) -> Val:
     inverse = 1.0 / (e + 1.0)
     s = select(z < 0.0, e, 1.0) * inverse
     slope = fma(xx, 6 * _ROOT * _CUBE, 2 * _ROOT)
-    return fma(x * slope, e * inverse * inverse, s)
+    return fma(x, slope * (e * inverse * inverse), s)
 
 
 def mish(x: Val) -> Val:

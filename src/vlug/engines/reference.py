@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vlug.dtypes import I32, U8, DType
 from vlug.engines.base import Engine, EngineConfig, HostProgram
 from vlug.graph import Graph
 
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
 
-__all__ = ["Reference", "evaluate"]
+__all__ = ["Reference", "evaluate", "wrapped"]
 
 
 def evaluate(graph: Graph, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -30,8 +31,14 @@ def evaluate(graph: Graph, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDAr
         known[t.name] = a if keep else a.astype(np.float64)
     for node in graph:
         found = node.op.reference(*(None if n is None else known[n] for n in node.inputs))
-        known.update((n, a) for n, a in zip(node.outputs, found) if n is not None)
+        made = ((n, a) for n, a in zip(node.outputs, found) if n is not None)
+        known.update((n, wrapped(a, graph.tensors[n].dtype)) for n, a in made)
     return known
+
+
+def wrapped(a: NDArray[Any], d: DType) -> NDArray[Any]:
+    """Integers as their dtype holds them, modulo a power of 2; other values as they are."""
+    return a.astype(d.numpy).astype(np.int64) if d in (I32, U8) and a.dtype.kind in "iu" else a
 
 
 class _Run:

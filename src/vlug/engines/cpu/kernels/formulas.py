@@ -229,7 +229,7 @@ FORMULAS: dict[str, Formula] = {
     "elu_backward": _elu_backward,
     "softplus": _softplus,
     "softplus_backward": _softplus_backward,
-    "hardswish": lambda c, x: x * _six(x) * (1 / 6),
+    "hardswish": lambda c, x: x * (_six(x) * (1 / 6)),
     "hardswish_backward": _hardswish_backward,
     "hardsigmoid": lambda c, x: _six(x) * (1 / 6),
     "hardsigmoid_backward": lambda c, dy, x: select((x > -3.0) & (x < 3.0), dy * (1 / 6), 0.0),

@@ -27,7 +27,8 @@ __all__ = ["Tally", "chain", "draw", "run"]
 
 ISAS = tuple(i.name for i in runnable())
 #: Operations of one input and one result of its dims, that may follow another in a chain.
-_FOLLOWERS = ("relu", "relu negative_slope=0.1", "relu upper_clip=2.0")
+_FOLLOWERS = ("relu", "relu negative_slope=0.1", "relu upper_clip=2.0", "sigmoid", "tanh", "gelu",
+              "gelu_approx_tanh", "swish", "softplus", "hardswish", "hardsigmoid", "mish", "elu")  # fmt: skip
 CHAIN = "chain"
 
 

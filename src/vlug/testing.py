@@ -254,8 +254,8 @@ def tolerance(graph: Graph, inputs: Mapping[str, Array], expected: Mapping[str, 
     """What each element of each output may be off: 2 × the largest error of a plain run + 2 ulp.
 
     The plain run has fp32 arithmetic (f64 for f64 inputs), sums term by term, and rounds every tensor to its
-    dtype, intermediates too. Over few different outputs one run may be exact by luck: then the largest error of
-    several runs, on other values, counts.
+    dtype, intermediates too. Over few different outputs one run may be exact by luck: then the largest error
+    of several runs, on other values, counts.
     """
     worst = _plain_errors(graph, inputs, expected)
     if any(np.unique(expected[t.name]).size < FEW for t in graph.outputs):

@@ -273,7 +273,6 @@ def _norms(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
                 f"layernorm_backward dy={x} x={x} scale={per} mean={stat} inv_std={stat} -> dx, dscale, dbias"
             )
             lines += [(f"layernorm:{m}x{n}", "fwd", fwd), (f"layernorm:{m}x{n}", "bwd", bwd)]
-            lines.append((f"rmsnorm:{m}x{n}", "fwd", f"rmsnorm x={x} scale={per} -> y"))
         for b, c, size in _GROUPED:
             x, per, stat = _spec((b, c, size, size), dtype, layout), f"{c}:{dtype}", f"{b}x32:{dtype}"
             fwd = f"groupnorm x={x} scale={per} bias={per} groups=32 -> y, mean={stat}, inv_std={stat}"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
 from vlug.engines.cpu.nest import Axis, channel_parts, folded, native, no_kernels, parts
-from vlug.engines.cpu.pointwise import STREAM
-from vlug.engines.cpu.row_norm import mixed_f64
+from vlug.engines.cpu.row_norm import mixed_f64, past_caches
 from vlug.graph import Graph
 from vlug.ops.base import need
 from vlug.tensor import Tensor
@@ -87,9 +86,7 @@ class GroupNormEngine(Engine):
             "kinds": tuple(None if t is None else t.dtype.name for t in tensors.values()),
             "inner": len(space),
             "unit": "".join(unit),
-            "stream": out is not None
-            and out.nbytes > STREAM
-            and (rows or ("d" if backward else "y") in unit),
+            "stream": past_caches(out) and (rows or ("d" if backward else "y") in unit),
         }
         values |= channel_parts(C, nbytes)
         if rows:

@@ -319,7 +319,8 @@ class Relu(_Relu):
 class ReluBackward(_Relu):
     """dx = dy where lower_clip < x < upper_clip, negative_slope · dy below, 0 above (nothing is above inf).
 
-    x may be relu's y instead where negative_slope ≥ 0. Where x is NaN, dx = dy.
+    x may be relu's y instead where negative_slope ≥ 0. Where x is NaN, dx = dy; of a leaky one (the slope is
+    not 0) negative_slope · dy, as PyTorch's.
     """
 
     name: ClassVar[str] = "relu_backward"
@@ -337,7 +338,8 @@ class ReluBackward(_Relu):
         dy, x = need(inputs)
         below = np.zeros_like(dy) if self.negative_slope == 0 else self.negative_slope * dy
         clipped = (x >= self.upper_clip) & (self.upper_clip < math.inf)
-        return (np.where(x <= self.lower_clip, below, np.where(clipped, 0.0, dy)),)
+        under = (x <= self.lower_clip) | (np.isnan(x) & (self.negative_slope != 0))
+        return (np.where(under, below, np.where(clipped, 0.0, dy)),)
 
     def vjp(
         self,

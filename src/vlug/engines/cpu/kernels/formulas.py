@@ -103,13 +103,14 @@ def _relu(c: Call, x: Val) -> Any:
 
 
 def _relu_backward(c: Call, dy: Val, x: Val) -> Any:
-    """dy where x lies between the clips, slope · dy below, 0 above; NaN in x lets dy through."""
+    """dy between the clips, slope · dy below, 0 above; where x is NaN dy, of a leaky one slope · dy."""
     if c.plain:
         return select(x <= 0.0, 0.0, dy)
     slope, low, high = (c.scalar(n) for n in ("slope", "low", "high"))
     below = select(slope.eq(0.0), 0.0, slope * dy)
     clipped = (x >= high) & (high < float("inf"))
-    return select(x <= low, below, select(clipped, 0.0, dy))
+    under = (x <= low) | (x.isnan() & slope.ne(0.0))
+    return select(under, below, select(clipped, 0.0, dy))
 
 
 def _swish(c: Call, x: Val) -> Any:

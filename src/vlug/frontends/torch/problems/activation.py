@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vlug.dtypes import F64
 from vlug.frontends.torch.keys import Arg, Pass
 from vlug.frontends.torch.problems.base import (
     Maker,
@@ -67,6 +68,12 @@ def _leaky(suffix: str = "") -> Choice:
         return f"relu{suffix}", {"negative_slope": slope}
 
     return choose
+
+
+def _hardsigmoid_backward(p: Problem, dy: Arg, x: Arg) -> None:
+    if x.dtype is F64:
+        raise Pass("stock's sixth has float32's precision")
+    _slope(p, "hardsigmoid_backward", {}, dy, x)
 
 
 def _softplus(suffix: str = "") -> Choice:
@@ -180,7 +187,7 @@ _PAIRS: Sequence[tuple[str, Choice, Choice | None]] = (
     ("gelu", _gelu(), _gelu("_backward")),
     ("silu", _swish(), _swish("_backward")),
     ("hardswish", _plain("hardswish"), _plain("hardswish_backward")),
-    ("hardsigmoid", _plain("hardsigmoid"), _plain("hardsigmoid_backward")),
+    ("hardsigmoid", _plain("hardsigmoid"), None),
     ("mish", _plain("mish"), _plain("mish_backward")),
     ("leaky_relu", _leaky(), _leaky("_backward")),
     ("elu", _numbers("elu", "alpha", "scale", "input_scale"), None),
@@ -191,6 +198,7 @@ PROBLEMS: dict[str, Maker] = {
     **{f"{name}_": _forward(choose, True) for name, choose, _ in _PAIRS},
     **{f"{name}_backward": _backward(back) for name, _, back in _PAIRS if back is not None},
     "elu_backward": _backward(_elu_backward, 5),
+    "hardsigmoid_backward": _hardsigmoid_backward,
     "softplus": _forward(_softplus()),
     "softplus_backward": _backward(_softplus("_backward")),
     "hardtanh": _hardtanh(False),

@@ -58,6 +58,8 @@ LINES = [
     "conv_fprop x=3x37x13x18:bf16{0} w=41x37x3x3:bf16 pad=1 -> a; bias a b=41:bf16 -> c; relu c -> y",
     "conv_fprop x=2x9x23x19:bf16{0} w=20x9x5x3:bf16 pad=2x1 stride=2x3",
     "conv_fprop x=3x40x9x17:bf16{0} w=36x40x1x1:bf16 stride=2",
+    "conv_fprop x=2x33x20x71:bf16{0} w=36x33x3x3:bf16 stride=2 pad=1",
+    "conv_fprop x=2x3x12x40:bf16{0} w=6x3x1x2:bf16 stride=2",
     "conv_fprop x=2x7x11x9:bf16{0} w=3x7x5x4:bf16 pad=3 dilation=2x1",
     "conv_fprop x=1x3x5x5:bf16{0} w=4x3x7x7:bf16 pad=3",
     "conv_fprop x=2x600x9x9:bf16{0} w=70x600x1x1:bf16 -> a; bias a b=70:bf16 -> y",

@@ -67,7 +67,9 @@ class Problem:
             return "v" if c.src[1] == 1 or c.C == 1 else "e"
         if self.flat:
             return "v" if c.src[2] == 1 or c.rows.source == 1 else "e"
-        return "v" if c.cols.in_step == 1 and (c.src[3] == 1 or c.cols.source == 1) else "e"
+        if c.src[3] == 1 and c.cols.in_step <= 2:
+            return "v" if c.cols.in_step == 1 else "2"
+        return "v" if c.cols.source == 1 and c.cols.in_step == 1 else "e"
 
     @property
     def w_by(self) -> str:

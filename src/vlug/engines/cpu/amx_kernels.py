@@ -36,7 +36,8 @@ class Shape:
     """What is compiled in.
 
     rows:  the form. flat: pixels are one run, without taps beside 0. direct: tiles come from the source.
-    x_by:  how the source is packed: "v" along its unit stride (rows: channels, cols: pixels), "e" any.
+    x_by:  how the source is packed: "v" along its unit stride (rows: channels, cols: pixels), "2" every
+           second of it, "e" any.
     w_by:  which dimension of the weights has unit stride: "c" channels, "o" outputs, "t" taps, "e" none.
     bias:  "", "o" along outputs, "p" along pixels (flat only).
     """
@@ -172,19 +173,23 @@ class _PairProduct:
     def along_taps(self, w: View, to: View, square: View, o: Int, c: Int, t0: Int, t1: Int) -> None:
         """Taps lie next to each other: squares of 16 taps by 16 outputs or words are transposed."""
         k, rows = self.k, self.s.rows
+        fits = k.condition(o + CELL <= self.K) & (c + CELL <= self.C)
         for t in k.range(t0, t1, ROWS):
             count = k.min(t1 - t, ROWS)
+            lanes = k.first(0, count)
+            source = View(k, w.addr(0, 0, self.lists.weight(t)), (1, 1, 1), w.strides, "u16")
             for half in k.range(2):
                 for line in k.range(ROWS):  # rows: a word of channels; cols: an output
-                    for i in k.range(ROWS):
-                        out = o + half * ROWS + (i if rows else line)
-                        words = []
-                        for e in (0, 1):
-                            channel = c + 2 * (line if rows else i) + e
-                            there = k.condition(k.compare("<", out, self.K)) & (channel < self.C)
-                            source = View(k, w.addr(out, channel, self.lists.weight(t)), (1,), dtype="u16")
-                            words.append(source[k.first(0, count).where(there)])
-                        square[i, k.vector()] = self.paired(words)
+                    for whole in k.either(fits):
+                        for i in k.range(ROWS):
+                            out = o + half * ROWS + (i if rows else line)
+                            words = []
+                            for e in (0, 1):
+                                channel, some = c + 2 * (line if rows else i) + e, lanes
+                                if not whole:
+                                    some = lanes.where(k.condition(out < self.K) & (channel < self.C))
+                                words.append(source[out, channel, some])
+                            square[i, k.vector()] = self.paired(words)
                     for tap, v in enumerate(transpose([square[i, k.vector()] for i in range(ROWS)])):
                         square[tap, k.vector()] = v
                     for j in k.range(count):
@@ -298,6 +303,16 @@ class _PairProduct:
                         out[p] = self.paired([v[p if whole else p.where(c)] for v, c in zip(lines, both)])
                 continue
             halves = self.words(out.ptr, 2, 1, dtype="u16")
+            if self.s.x_by == "2":  # words hold an element wanted and the next, which the last may not have
+                with k.when(columns > 0):
+                    pairs = [View(k, v.ptr, (1,), (1,), "i32") for v in lines]
+                    for p in k.vectors(columns - 1):
+                        v = [z.load(p.where(c), align=2) for z, c in zip(pairs, both)]
+                        out[p] = self.paired([v[0] & 0xFFFF, v[1]])
+                    for e in (0, 1):
+                        for inside in k.either(both[e]):
+                            halves[columns - 1, e] = lines[e][columns - 1] if inside else 0
+                continue
             for e in (0, 1):
                 for inside in k.either(both[e]):
                     for i in k.range(columns):

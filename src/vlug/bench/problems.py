@@ -23,6 +23,8 @@ TINY = "tiny"
 OPTIM = "optim"
 #: Layer norms of transformers and group norms of diffusion and detection networks, at their own batch sizes.
 NORMS = "norms"
+#: Activations, forward and backward, on 1, 8 and 32 MB.
+ACTIVATIONS = "activations"
 #: Parts of a network that follow its convolutions, derived from them: NET:bn and so on.
 PARTS = ("bn", "relu", "pool", "softmax", "v15", "linear", "mean")
 
@@ -59,7 +61,7 @@ def set_names() -> list[str]:
     names = [*data["conv"], TINY, OPTIM]
     for kind in ("pool", "bnorm", "softmax"):
         names += [f"{kind}/{n}" for n in data[kind]]
-    return [*names, NORMS, *(f"resnet_50:{part}" for part in PARTS)]
+    return [*names, NORMS, ACTIVATIONS, *(f"resnet_50:{part}" for part in PARTS)]
 
 
 def problems(
@@ -75,6 +77,8 @@ def problems(
         return [p for p in _optim(layouts, dtype) if p.which in passes]
     if name == TINY:
         return [p for p in _tiny(layouts, dtype) if p.which in passes]
+    if name == ACTIVATIONS:
+        return [p for p in _activations(dtype) if p.which in passes]
     if name == NORMS:
         return [p for p in _norms(layouts, dtype) if p.which in passes]
     data = shapes()
@@ -234,6 +238,24 @@ def _mean(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     x = _spec((layer["n"], layer["c"], *layer["spatial"]), dtype, layout)
     line = Graph.parse(f"reduction x={x} mode=mean axes=2x3").line
     yield Problem(layer["name"], 1, "fwd", layout, line)
+
+
+# --- activations ---
+_ACTIVATIONS = (
+    "gelu", "gelu_approx_tanh", "swish", "sigmoid", "tanh", "elu", "softplus", "hardswish", "hardsigmoid",
+    "mish",
+)  # fmt: skip
+
+
+def _activations(dtype: str) -> Iterator[Problem]:
+    size = {"f32": 4, "f64": 8}.get(dtype, 2)
+    for megabytes in (1, 8, 32):
+        x = f"{(megabytes << 20) // size}:{dtype}"
+        for name in _ACTIVATIONS:
+            second = "y" if name in ("sigmoid", "tanh") else "x"
+            lines = (("fwd", f"{name} x={x}"), ("bwd", f"{name}_backward dy={x} {second}={x}"))
+            for which, line in lines:
+                yield Problem(f"{name}:{megabytes}MB", 1, which, "nchw", Graph.parse(line).line)
 
 
 # --- steps of optimisers ---

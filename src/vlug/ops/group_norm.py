@@ -138,7 +138,7 @@ class GroupNorm(_Groups):
         return x.dim[0], self.groups
 
     def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        return self._forward(*need(inputs[:1]), self.eps, *inputs[1:])
+        return self._forward(need(inputs[:1])[0], self.eps, *inputs[1:])
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = need(inputs[:1])
@@ -221,7 +221,7 @@ class InstanceNorm(_Groups):
         return (*x.dim[:2], *(1,) * (x.rank - 2))
 
     def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        return self._forward(*need(inputs[:1]), self.eps, *inputs[1:])
+        return self._forward(need(inputs[:1])[0], self.eps, *inputs[1:])
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = need(inputs[:1])

@@ -104,6 +104,7 @@ class RowNormEngine(Engine):
         RB = max(-(-M // BLOCKS), LEAST)
         values |= {"RB": RB, "blocks": -(-M // RB)}
         count = M * values["pieces"] if pieces else values["blocks"]
+        build: Any
         if backward:
             build = kernels.backward_pieces if pieces else kernels.backward_rows
             values |= channel_parts(L, nbytes)
@@ -112,8 +113,8 @@ class RowNormEngine(Engine):
             constants["centred"] = centred
             values["eps"] = float(op.eps)
         values |= parts(count, nbytes)
-        names = [None if t is None else t.name for t in tensors.values()]
-        return native(build, device, names, values, **constants)
+        operands = [None if t is None else t.name for t in tensors.values()]
+        return native(build, device, operands, values, **constants)
 
 
 def _axes(dim: Sequence[int], tensors: dict[str, Tensor | None], strides: Any, names: str) -> list[Axis]:

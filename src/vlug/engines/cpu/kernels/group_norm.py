@@ -332,12 +332,12 @@ def forward_rows(k: Kernel, kinds: Kinds, inner: int, unit: str, stream: bool) -
         for g in k.range(p.G):
             m, around = k.var(0.0, WIDE), k.var(0.0, WIDE)
             origin = finite(each[n, 0, g * p.D])
-            for d in k.range(p.D):
-                m += each[n, 0, g * p.D + d] - origin
+            for i in k.range(p.D):
+                m += each[n, 0, g * p.D + i] - origin
             mean = m / k.scalar("channels", WIDE) + origin
-            for d in k.range(p.D):
-                off = each[n, 0, g * p.D + d] - mean
-                around += each[n, 1, g * p.D + d] + off * off * spatial
+            for i in k.range(p.D):
+                off = each[n, 0, g * p.D + i] - mean
+                around += each[n, 1, g * p.D + i] + off * off * spatial
             mean, inv = _finish(k, mean, around)
             _put(means, (n, g), mean)
             _put(invs, (n, g), inv)

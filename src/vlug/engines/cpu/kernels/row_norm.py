@@ -389,7 +389,9 @@ def backward_pieces(k: Kernel, kinds: Kinds, outer: int, inner: int, unit: str, 
             sums[m, u % per, 1] = t
     for p in k.parallel(per):
         lo, hi = p * size, k.min((p + 1) * size, rows.L)
-        room = [k.scratch(size, dtype=rows.dtype) if v is not None else None for v in (dscale, dbias)]
+        room: list[Any] = [
+            k.scratch(size, dtype=rows.dtype) if v is not None else None for v in (dscale, dbias)
+        ]
         for v in room:
             for n in k.vectors(hi - lo) if v is not None else ():
                 v[n] = k.zeros(1, rows.dtype)
@@ -397,11 +399,11 @@ def backward_pieces(k: Kernel, kinds: Kinds, outer: int, inner: int, unit: str, 
             line = _Line(rows, m, dy, x, dx, means, invs)
             g, h = line.dy, line.x
             for n in k.vectors(lo, hi) if dscale is not None or dbias is not None else ():
-                v = g[n]
+                dyn = g[n]
                 if room[0] is not None:
-                    room[0][n - lo] = room[0][n - lo] + v * k.valid(n, line.centred(h[n]) * line.inv)
+                    room[0][n - lo] = room[0][n - lo] + dyn * k.valid(n, line.centred(h[n]) * line.inv)
                 if room[1] is not None:
-                    room[1][n - lo] = room[1][n - lo] + v
+                    room[1][n - lo] = room[1][n - lo] + dyn
             if dx is not None:
                 _gradient(k, rows, [line], scale, [_total(k, sums.at(m), per)], fits, lo, hi)
         for v, out in zip(room, (dscale, dbias)):

@@ -149,7 +149,9 @@ class Problem:
     """The class of a problem that expectations are kept by.
 
     op:     the operation that does the work.       layout: nchw, nhwc or strided, of the main tensor.
-    kind:   1x1, 1x1s (strided), 3x3, 3x3s, kxk, kxks, depthwise, grouped for convolutions, else "".
+    kind:   1x1, 1x1s (strided), 3x3, 3x3s, kxk, kxks, depthwise, grouped for convolutions; of reductions the
+            mode and which axes go (all, inner, outer), "" for a mean of inner ones; "none" for losses that
+            are not reduced; else "".
     dtype:  of the main tensor.
     size:   tiny, small, large; for convolutions tiny (little to do), p7, p14, p28, p56: planes of up to 7×7 …
     """
@@ -194,8 +196,17 @@ def classify(graph: Graph) -> Problem:
     elif node.op.name == "matmul":
         size = "tiny" if cost.flops < 1e6 else "small" if cost.flops < 2e8 else "large"
     else:
+        kind = _kind(node.op, main.rank)
         size = "tiny" if cost.bytes < 1 << 17 else "small" if cost.bytes < 8 << 20 else "large"
     return Problem(node.op.name, layout, kind, main.dtype.name, size)
+
+
+def _kind(op: Any, rank: int) -> str:
+    if op.name == "reduction":
+        axes = {a % rank for a in op.axes} if rank else set()
+        where = "all" if len(axes) == rank else "inner" if rank - 1 in axes else "outer"
+        return "" if (op.mode, where) == ("mean", "inner") else f"{op.mode}-{where}"
+    return "none" if getattr(op, "reduction", "") == "none" else ""
 
 
 def _flops(graph: Graph, node: Node) -> int:

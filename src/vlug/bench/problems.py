@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from vlug.bench.lines import SETS
 from vlug.errors import BadInput
 from vlug.graph import Graph
 from vlug.tensor import Tensor
@@ -62,6 +63,7 @@ def set_names() -> list[str]:
     for kind in ("pool", "bnorm", "softmax"):
         names += [f"{kind}/{n}" for n in data[kind]]
     return [*names, NORMS, ACTIVATIONS, *(f"resnet_50:{part}" for part in PARTS)]
+    return [*names, NORMS, *SETS, *(f"resnet_50:{part}" for part in PARTS)]
 
 
 def problems(
@@ -75,6 +77,9 @@ def problems(
     """The problems of a set; batch None keeps each layer's own. Raises BadInput for an unknown set."""
     if name == OPTIM:
         return [p for p in _optim(layouts, dtype) if p.which in passes]
+    if name in SETS:
+        found = [(n, which, Graph.parse(line).line) for n, which, line in SETS[name](dtype)]
+        return [Problem(n, 1, which, "nchw", line) for n, which, line in found if which in passes]
     if name == TINY:
         return [p for p in _tiny(layouts, dtype) if p.which in passes]
     if name == ACTIVATIONS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlug.bench.peers import activation, conv, matmul, norm, optim, pointwise, pool, reduction, softmax
+from vlug.bench.peers import activation, conv, loss, matmul, norm, optim, pointwise, pool, reduction, softmax
 from vlug.bench.peers.base import DTYPES, Maker, Peer, make
 from vlug.errors import NotSupported
 from vlug.graph import Graph
@@ -12,6 +12,7 @@ __all__ = ["DTYPES", "Peer", "peer"]
 MAKERS: dict[str, Maker] = {
     **activation.MAKERS,
     **conv.MAKERS,
+    **loss.MAKERS,
     **matmul.MAKERS,
     **norm.MAKERS,
     **optim.MAKERS,

@@ -149,9 +149,9 @@ class Problem:
     """The class of a problem that expectations are kept by.
 
     op:     the operation that does the work.       layout: nchw, nhwc or strided, of the main tensor.
-    kind:   1x1, 1x1s (strided), 3x3, 3x3s, kxk, kxks, depthwise, grouped for convolutions; of reductions the
-            mode and which axes go (all, inner, outer), "" for a mean of inner ones; "none" for losses that
-            are not reduced; else "".
+    kind:   1x1, 1x1s (strided), 3x3, 3x3s, kxk, kxks, depthwise, grouped for convolutions, with 1d or 3d
+            before it in one or three dimensions (1d3x3: a window of 3); of reductions the mode and which axes go
+            (all, inner, outer), "" for a mean of inner ones; "none" for losses that are not reduced; else "".
     dtype:  of the main tensor.
     size:   tiny, small, large; for convolutions tiny (little to do), p7, p14, p28, p56: planes of up to 7×7 …
     """
@@ -222,13 +222,15 @@ def _conv_kind(graph: Graph, node: Node) -> str:
         w, x = ins[1], outs[0] if op.name == "conv_dgrad" else ins[0]
     if w is None or x is None:
         return "kxk"
+    rank = w.rank - 2
+    dims = "" if rank == 2 else f"{rank}d"
     if op.groups > 1:
-        return "depthwise" if op.groups == x.dim[1] else "grouped"
+        return dims + ("depthwise" if op.groups == x.dim[1] else "grouped")
     window = set(w.dim[2:])
     size = "1x1" if window == {1} else "3x3" if window == {3} else "kxk"
     if any(d > 1 for d in op.dilation):
         size = "kxk"
-    return size + ("s" if any(s > 1 for s in op.stride) else "")
+    return dims + size + ("s" if any(s > 1 for s in op.stride) else "")
 
 
 @cache

@@ -76,8 +76,12 @@ from vlug.functional.arithmetic import (
     where,
 )
 from vlug.functional.conv import (
+    conv1d,
+    conv1d_backward,
     conv2d,
     conv2d_backward,
+    conv3d,
+    conv3d_backward,
 )
 from vlug.functional.dropout import (
     dropout,
@@ -212,6 +216,14 @@ from vlug.functional.sequences import (
     ctc_loss,
     ctc_loss_backward,
 )
+from vlug.functional.transposed import (
+    conv_transpose1d,
+    conv_transpose1d_backward,
+    conv_transpose2d,
+    conv_transpose2d_backward,
+    conv_transpose3d,
+    conv_transpose3d_backward,
+)
 
 __all__ = [
     "absolute",
@@ -250,8 +262,18 @@ __all__ = [
     "broadcast_to",
     "ceil",
     "concatenate",
+    "conv1d",
+    "conv1d_backward",
     "conv2d",
     "conv2d_backward",
+    "conv3d",
+    "conv3d_backward",
+    "conv_transpose1d",
+    "conv_transpose1d_backward",
+    "conv_transpose2d",
+    "conv_transpose2d_backward",
+    "conv_transpose3d",
+    "conv_transpose3d_backward",
     "cos",
     "cross_entropy",
     "cross_entropy_backward",

@@ -36,6 +36,7 @@ __all__ = [
     "pair",
     "ports_of",
     "sizes_of",
+    "spatial",
     "window_of",
 ]
 
@@ -82,13 +83,19 @@ def integers(**values: Any) -> dict[str, int]:
     return {n: integer(v, n) for n, v in values.items()}
 
 
-def pair(value: Any, argument: str) -> tuple[int, int]:
+def spatial(value: Any, argument: str, rank: int) -> tuple[int, ...]:
+    """One integer for each spatial dimension, or one for all of them."""
     if isinstance(value, (int, np.integer)):
-        value = (value, value)
+        value = (value,) * rank
     given = tuple(value) if isinstance(value, Iterable) else ()
-    if len(given) != 2 or not builtins.all(isinstance(v, (int, np.integer)) for v in given):
-        raise BadInput(f"{argument}: {value!r} must be one integer or two")
-    return int(given[0]), int(given[1])
+    if len(given) != rank or not builtins.all(isinstance(v, (int, np.integer)) for v in given):
+        raise BadInput(f"{argument}: {value!r} must be one integer{('', ' or two', ' or three')[rank - 1]}")
+    return tuple(int(v) for v in given)
+
+
+def pair(value: Any, argument: str) -> tuple[int, int]:
+    a, b = spatial(value, argument, 2)
+    return a, b
 
 
 def sizes_of(sizes: Any, argument: str) -> tuple[int, ...]:
@@ -119,24 +126,28 @@ def floats(**values: float) -> dict[str, float]:
 def window_of(
     shape: Sequence[int], window: Sequence[int], stride: Ints, padding: Padding, dilation: Ints
 ) -> dict[str, Any]:
-    """stride, dilation and both paddings as pairs."""
-    s, d = pair(stride, "stride"), pair(dilation, "dilation")
+    """stride, dilation and both paddings, a value for each dimension of the window."""
+    rank = len(window)
+    s, d = spatial(stride, "stride", rank), spatial(dilation, "dilation", rank)
+    pre: tuple[int, ...]
+    post: tuple[int, ...]
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
             raise BadInput(f"padding: {padding!r} must be integers, pairs, 'same' or 'valid'")
-        total = [0, 0]
+        total = [0] * rank
         if padding == "same":
             sizes = zip(shape[2:], window, s, d)
             total = [max((-(-h // st) - 1) * st + (r - 1) * dl + 1 - h, 0) for h, r, st, dl in sizes]
         pre, post = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
     elif isinstance(padding, Iterable) and builtins.any(isinstance(p, Sequence) for p in padding):
-        try:
-            (top, bottom), (left, right) = padding  # type: ignore[misc]
-        except (TypeError, ValueError):
-            raise BadInput(f"padding: {padding!r} must be ((top, bottom), (left, right))") from None
-        pre, post = pair((top, left), "padding"), pair((bottom, right), "padding")
+        ends = [tuple(p) if isinstance(p, Sequence) else () for p in padding]
+        if len(ends) != rank or builtins.any(len(p) != 2 for p in ends):
+            wanted = "((front, back), (top, bottom), (left, right))"
+            wanted = {1: "((left, right),)", 2: "((top, bottom), (left, right))"}.get(rank, wanted)
+            raise BadInput(f"padding: {padding!r} must be {wanted}")
+        pre, post = (spatial([p[i] for p in ends], "padding", rank) for i in (0, 1))
     else:
-        pre = post = pair(padding, "padding")
+        pre = post = spatial(padding, "padding", rank)
     return {"stride": s, "dilation": d, "pre_padding": pre, "post_padding": post}
 
 

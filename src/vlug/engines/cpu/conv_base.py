@@ -56,12 +56,12 @@ class ConvGraph:
 
 def parse(
     graph: Graph, directions: Sequence[str] = ("fprop", "dgrad"), dtypes: Sequence[str] = DTYPES,
-    deep: bool = False,
+    deep: bool = False, tails: Sequence[str] = ("fprop",),
 ) -> ConvGraph | str:  # fmt: skip
     """The graph as a convolution with bias and ReLU behind it, or why it is none (a sentence).
 
     One spatial dimension becomes two, of which the first has size 1; so do three where the planes are joined
-    by nothing but their order. deep: take three as well.
+    by nothing but their order. deep: take three as well. tails: directions that a bias and a ReLU may follow.
     """
     first, *rest = graph.nodes
     direction = first.op.name.removeprefix("conv_")
@@ -71,7 +71,7 @@ def parse(
     ins = [graph.tensors[n] for n in first.inputs if n is not None]
     dst, bias, relu = graph.tensors[first.outputs[0] or ""], None, False
     for node in rest:
-        if direction != "fprop":
+        if direction not in tails:
             return f"{node.op.name} follows conv_{direction}, which is taken only alone"
         if relu or node.op.name not in ("bias", "relu") or (node.op.name == "bias" and bias is not None):
             return f"{node.op.name} follows where only a bias and then a ReLU may"

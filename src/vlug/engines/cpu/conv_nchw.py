@@ -278,7 +278,7 @@ class ConvNCHW(Engine):
 
 
 def _parse(graph: Graph) -> ConvGraph | str:
-    return parse(graph, dtypes=DOUBLE, deep=True)
+    return parse(graph, dtypes=DOUBLE, deep=True, tails=("fprop", "dgrad"))
 
 
 def tile_of(isa: isas.ISA, dtype: str = "f32") -> tuple[int, int]:

@@ -20,6 +20,11 @@ def cases(dtype: Any) -> list[Case]:
     at: Any = ([2, 1], [1, 0], [1, 2], False, [0, 0], 2)
     flags = (False, False, True, True)
 
+    line, one = r(2, 4, 11), r(6, 2, 3)
+    volume, three, kernel = r(2, 4, 5, 4, 6), r(6, 4, 2, 3, 2), r(4, 3, 3, 2, 2)
+    turned: Any = ([2, 1, 2], [1, 0, 1], [1, 2, 1], True, [1, 0, 1], 2)
+    up = A._convolution(volume, kernel, None, *turned, *flags)
+
     def back(sizes: Any, mask: list[bool]) -> Any:
         return A.convolution_backward(dy, x, w, sizes, *at, mask)
 
@@ -31,4 +36,11 @@ def cases(dtype: Any) -> list[Case]:
         ("convolution_backward", lambda: back([6], [True, True, True])),
         ("convolution_backward, dw", lambda: back(None, [False, True, False])),
         ("convolution_backward, dx", lambda: back(None, [True, False, False])),
+        ("conv of one dimension", lambda: F.conv1d(line, one, b, 2, 1, 1, 2)),
+        ("conv of three", lambda: F.conv3d(volume, three, b, (1, 2, 1), 1)),
+        ("transposed", lambda: A._convolution(volume, kernel, b, *turned, *flags)),
+        (
+            "transposed, backward",
+            lambda: A.convolution_backward(up, volume, kernel, [6], *turned, [True, True, True]),
+        ),
     ]

@@ -40,7 +40,7 @@ def near(got: Any, want: Any) -> None:
     np.testing.assert_allclose(got, want.detach().numpy(), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("rank", "kind"), itertools.product((1, 2, 3), (np.float32, np.float64)))
+@pytest.mark.parametrize(("rank", "kind"), list(itertools.product((1, 2, 3), (np.float32, np.float64))))
 def test_forward_and_backward(torch: Any, rank: int, kind: Any) -> None:
     F = torch.nn.functional
     for stride, padding, more, dilation, groups in ATTRIBUTES[kind is np.float64 :: 2]:
@@ -70,7 +70,7 @@ X, W = rand(2, 4, 5, 5), rand(4, 3, 3, 3)
 
 
 @pytest.mark.parametrize(("call", "error", "words"), [
-    (lambda: vlug.conv_transpose2d(X, W, output_padding=1), BadInput, "output_padding: .* less than stride or"),
+    (lambda: vlug.conv_transpose2d(X, W, output_padding=1), BadInput, "output_padding: .* less than"),
     (lambda: vlug.conv_transpose2d(X, W, output_padding=-1), BadInput, "output_padding"),
     (lambda: vlug.conv_transpose2d(X, W, stride=2, output_padding=(1, 2)), BadInput, "output_padding"),
     (lambda: vlug.conv_transpose2d(X, W[:3]), ShapeError, "w: .* takes 3 channels, but x .* has 4"),

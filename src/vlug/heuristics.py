@@ -151,7 +151,8 @@ class Problem:
     op:     the operation that does the work.       layout: nchw, nhwc or strided, of the main tensor.
     kind:   1x1, 1x1s (strided), 3x3, 3x3s, kxk, kxks, depthwise, grouped for convolutions, with 1d or 3d
             before it in one or three dimensions (1d3x3: a window of 3); of reductions the mode and which axes
-            go (all, inner, outer), "" for a mean of inner ones; "none" for losses that are not reduced; else "".
+            go (all, inner, outer), "" for a mean of inner ones; "none" for losses that are not reduced;
+            else "".
     dtype:  of the main tensor.
     size:   tiny, small, large; for convolutions tiny (little to do), p7, p14, p28, p56: planes of up to 7×7 …
     """

@@ -207,6 +207,8 @@ def _kind(op: Any, rank: int) -> str:
         axes = {a % rank for a in op.axes} if rank else set()
         where = "all" if len(axes) == rank else "inner" if rank - 1 in axes else "outer"
         return "" if (op.mode, where) == ("mean", "inner") else f"{op.mode}-{where}"
+    if op.name.startswith(("resample", "pad", "max_pool", "avg_pool", "adaptive_", "grid_sample")):
+        return str(getattr(op, "mode", "")) + ("" if rank == 4 else f"{rank - 2}d")
     return "none" if getattr(op, "reduction", "") == "none" else ""
 
 

@@ -26,6 +26,10 @@ OPTIM = "optim"
 NORMS = "norms"
 #: Activations, forward and backward, on 1, 8 and 32 MB.
 ACTIVATIONS = "activations"
+#: Resampling, adaptive and 3-D pooling of detection, segmentation and video networks, at their batch sizes.
+RESAMPLE = "resample"
+#: Padding and concatenation.
+LAYOUT = "layout"
 #: Parts of a network that follow its convolutions, derived from them: NET:bn and so on.
 PARTS = ("bn", "relu", "pool", "softmax", "v15", "linear", "mean")
 
@@ -62,8 +66,7 @@ def set_names() -> list[str]:
     names = [*data["conv"], TINY, OPTIM]
     for kind in ("pool", "bnorm", "softmax"):
         names += [f"{kind}/{n}" for n in data[kind]]
-    return [*names, NORMS, ACTIVATIONS, *(f"resnet_50:{part}" for part in PARTS)]
-    return [*names, NORMS, *SETS, *(f"resnet_50:{part}" for part in PARTS)]
+    return [*names, NORMS, ACTIVATIONS, RESAMPLE, LAYOUT, *SETS, *(f"resnet_50:{part}" for part in PARTS)]
 
 
 def problems(
@@ -86,6 +89,9 @@ def problems(
         return [p for p in _activations(dtype) if p.which in passes]
     if name == NORMS:
         return [p for p in _norms(layouts, dtype) if p.which in passes]
+    if name in (RESAMPLE, LAYOUT):
+        made = _resample(layouts, dtype) if name == RESAMPLE else _layout(layouts, dtype)
+        return [p for p in made if p.which in passes]
     data = shapes()
     net, _, part = name.partition(":")
     kind, _, rest = name.partition("/")
@@ -283,6 +289,86 @@ def _optim(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
                 scalars = " ".join(f"{n}=scalar:{'f32' if n == 'step' else 'f64'}" for n in names.split())
                 line = Graph.parse(f"{op} {full} {scalars} {tail}").line
                 yield Problem(f"{op}:{_x(dim)}", 1, "fwd", layout, line)
+
+
+# --- resampling, adaptive pooling, layout ---
+#: x, size of the result; the last are volumes.
+_RESAMPLED = (
+    ((2, 256, 25, 25), (50, 50)),
+    ((2, 64, 56, 56), (112, 112)),
+    ((2, 21, 65, 65), (513, 513)),
+    ((8, 3, 256, 256), (224, 224)),
+    ((1, 16, 8, 32, 32), (16, 64, 64)),
+)
+_ADAPTED = (((8, 512, 13, 13), (7, 7)), ((8, 256, 28, 28), (6, 6)), ((2, 512, 64, 64), (3, 3)),
+            ((2, 64, 16, 28, 28), (4, 7, 7)))  # fmt: skip
+_VOLUMES = ((2, 64, 16, 56, 56),)
+
+
+def _both(name: str, fwd: str, bwd: str) -> Iterator[tuple[str, str, str]]:
+    yield name, "fwd", fwd
+    yield name, "bwd", bwd
+
+
+def _resample(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
+    for layout in layouts:
+        lines: list[tuple[str, str, str]] = []
+
+        def spec(dim: Sequence[int], of: str = dtype, layout: str = layout) -> str:
+            return _spec(dim, of, layout)
+
+        for x, size in _RESAMPLED:
+            for mode in ("nearest", "linear"):
+                y = (*x[:2], *size)
+                lines += _both(
+                    f"resample:{mode}:{_x(x)}to{_x(size)}",
+                    f"resample x={spec(x)} size={_x(size)} mode={mode}",
+                    f"resample_backward dy={spec(y)} size={_x(x[2:])} mode={mode}",
+                )
+        for x, size in _ADAPTED:
+            y, index = spec((*x[:2], *size)), spec((*x[:2], *size), "i64")
+            tail = f"size={_x(x[2:])}"
+            label = f"{_x(x)}to{_x(size)}"
+            avg, top = "adaptive_avg_pool", "adaptive_max_pool"
+            fwd = f"{avg} x={spec(x)} size={_x(size)}"
+            lines += _both(f"{avg}:{label}", fwd, f"{avg}_backward dy={y} {tail}")
+            fwd = f"{top} x={spec(x)} size={_x(size)} -> y, index"
+            lines += _both(f"{top}:{label}", fwd, f"{top}_backward dy={y} index={index} {tail}")
+        for x in _VOLUMES:
+            y, index = (
+                spec((*x[:2], *(n // 2 for n in x[2:]))),
+                spec((*x[:2], *(n // 2 for n in x[2:])), "i64"),
+            )
+            tail = f"window=2 stride=2 size={_x(x[2:])}"
+            fwd = f"max_pool x={spec(x)} window=2 stride=2 -> y, index"
+            lines += _both(f"max_pool3d:{_x(x)}", fwd, f"max_pool_backward dy={y} index={index} {tail}")
+            fwd = f"avg_pool x={spec(x)} window=2 stride=2"
+            lines += _both(f"avg_pool3d:{_x(x)}", fwd, f"avg_pool_backward dy={y} {tail}")
+        if layout == "nchw":
+            grid = f"grid={_spec((2, 64, 64, 2), dtype, layout)}"
+            lines.append(("grid_sample", "fwd", f"grid_sample x={spec((2, 64, 64, 64))} {grid}"))
+        for name, which, line in lines:
+            if layout == "nchw" or Graph.parse(line).inputs[0].rank == 4:
+                yield Problem(name, 1, which, layout, Graph.parse(line).line)
+
+
+def _layout(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
+    if "nchw" not in layouts:
+        return
+    for x in ((2, 64, 28, 28), (2, 64, 128, 128), (8, 64, 128, 128)):
+        y = (*x[:2], x[2] + 2, x[3] + 2)
+        for mode in ("reflect", "replicate"):
+            tail = f"pre=0x0x1x1 post=0x0x1x1 mode={mode}"
+            fwd, bwd = (
+                f"pad x={_spec(x, dtype, 'nchw')} {tail}",
+                f"pad_backward dy={_spec(y, dtype, 'nchw')} {tail}",
+            )
+            for name, which, line in _both(f"pad:{mode}:{_x(x)}", fwd, bwd):
+                yield Problem(name, 1, which, "nchw", Graph.parse(line).line)
+    for x, axis in (((2, 64, 28, 28), 1), ((8, 64, 56, 56), 1), ((8, 128, 112, 112), 1), ((4096, 256), 1)):
+        t = _spec(x, dtype, "nchw")
+        line = f"concatenate x0={t} x1={t} axis={axis}"
+        yield Problem(f"concatenate:{_x(x)}", 1, "fwd", "nchw", Graph.parse(line).line)
 
 
 # --- tiny problems: what a call costs decides. Convolutions: N, C, K, size, window, stride, pad, groups ---

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from vlug.bench.peers import activation, conv, loss, matmul, norm, optim, pointwise, pool, reduction, softmax
+from vlug.bench.peers import (
+    activation,
+    conv,
+    loss,
+    matmul,
+    norm,
+    optim,
+    pointwise,
+    pool,
+    reduction,
+    resample,
+    softmax,
+)
 from vlug.bench.peers.base import DTYPES, Maker, Peer, make
 from vlug.errors import NotSupported
 from vlug.graph import Graph
@@ -19,6 +31,7 @@ MAKERS: dict[str, Maker] = {
     **pointwise.MAKERS,
     **pool.MAKERS,
     **reduction.MAKERS,
+    **resample.MAKERS,
     **softmax.MAKERS,
 }
 

@@ -188,7 +188,7 @@ def _forward(
         return chain(steps, arrays, {"y": out})[0]
     shape = (a.shape[0], weight.shape[1] * groups, *sizes.size)
     if out is None:
-        whole: Any = handle.empty(shape, a.dtype)
+        whole: Array = handle.empty(shape, a.dtype)
     else:
         whole = handle.array(out, "out", True).numpy()
         if whole.shape != shape:

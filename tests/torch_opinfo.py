@@ -93,12 +93,15 @@ def differ(
         if form[0] != form[1]:
             return f"result {i}: {form[0]} of stock, {form[1]} of ours"
         a, b = a.detach(), b.detach()
+        e = known[i].detach() if known and isinstance(known[i], torch.Tensor) else a
+        e = e if e.layout is torch.strided else e.to_dense()
+        if a.is_complex():
+            a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
+            e = torch.view_as_real(e.resolve_conj()) if e.is_complex() else a
         if not a.is_floating_point():
             if not torch.equal(a, b):
                 return f"result {i}: values differ"
             continue
-        e = known[i].detach() if known and isinstance(known[i], torch.Tensor) else a
-        e = e if e.layout is torch.strided else e.to_dense()
         if e.shape != a.shape or not e.is_floating_point():
             e = a
         near = [(s.results[i], m.results[i]) for s, m in moved if not s.error + m.error]

@@ -156,7 +156,8 @@ class GridSampleBackward(_Grid):
         grad = np.moveaxis(dy, 1, -1)
         for inside, r, c, w, dc, dr in terms:
             part = np.where(inside[..., None], grad * w.astype(x.dtype)[..., None], x.dtype.type(0))
-            np.add.at(dx, (n, slice(None), r, c), part)
+            places: Any = (n, slice(None), r, c)
+            np.add.at(dx, places, part)
             dot = np.where(inside, (x[n, :, r, c] * grad).sum(-1), x.dtype.type(0))
             dgrid[..., 0] += dot * dc.astype(x.dtype)
             dgrid[..., 1] += dot * dr.astype(x.dtype)

@@ -254,8 +254,7 @@ class SliceBackward(_Slice):
     def samples(cls) -> Iterator[str]:
         for x, tail in _SLICES:
             t = Tensor.parse(x)
-            op = Slice.from_attributes(dict(w.split("=") for w in tail.split()), (t,))
-            full = op.bind((t,))  # type: ignore[attr-defined]
+            full: Any = Slice.from_attributes(dict(w.split("=") for w in tail.split()), (t,)).bind((t,))
             size = "x".join(map(str, t.dim))
             stop = "x".join(map(str, full.stop))
             words = " ".join(w for w in tail.split() if not w.startswith("stop"))

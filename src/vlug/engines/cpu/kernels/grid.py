@@ -24,12 +24,17 @@ class Term:
     by_row: Val
 
 
+def _product(a: Val, b: Val) -> Val:
+    """a · b rounded by itself, never with the addition that follows, as in the reference."""
+    return a.k.zip(lambda x, y: a.k.op("fmul", x, y), a, b)
+
+
 def _place(k: Kernel, g: Val, size: Int, padding: str, align: bool) -> tuple[Val, Val]:
     """As ops.grid's `places`."""
     n = k.to_float(size, "f64")
     span = k.full(n - 1.0 if align else n, 1, "f64")
     slope = span * 0.5
-    at = (g + 1.0) * slope
+    at = _product(g + 1.0, slope)
     low = 0.0
     if not align:
         at, low = at - 0.5, -0.5
@@ -39,7 +44,7 @@ def _place(k: Kernel, g: Val, size: Int, padding: str, align: bool) -> tuple[Val
         far = select(far < 0.0, -far, far)
         turns = floor(far / maximum(span, 1.0))
         odd = (floor(turns * 0.5) * 2.0).ne(turns)
-        rest = far - turns * span
+        rest = far - _product(turns, span)
         at = select(odd, span - rest, rest) + low
         slope = select(odd, -slope, slope)
     if padding != "zeros":
@@ -130,22 +135,22 @@ def grid_backward(k: Kernel, kind: str, mode: str, padding: str, align: bool, dx
                 for q in k.vectors(Q):
                     terms, _, _ = _terms(k, grid.at(n, p), q, (H, W), mode, padding, align)
                     for t, term in enumerate(terms):
-                        at = term.row * k.to_int(W) + term.column
-                        where[t, q] = select(term.inside, at, -1)
+                        flat = term.row * k.to_int(W) + term.column
+                        where[t, q] = select(term.inside, flat, -1)
                         weights[t, q] = term.weight.to(dtype)
                 for c in k.range(c0, c1):
                     plane = planes.at(c - c0)
-                    for q in k.range(Q):
-                        grad = dy[n, c, p, q]
+                    for i in k.range(Q):
+                        grad = dy[n, c, p, i]
                         for t in range(count):
-                            at = where[t, q].idx()
+                            at = where[t, i].idx()
                             with k.when(at >= 0):
-                                plane[at] = plane[at] + grad * weights[t, q]
+                                plane[at] = plane[at] + grad * weights[t, i]
             for c in k.range(c0, c1):
                 for h in k.range(H):
                     row = View(k, planes.addr(c - c0, h * W), (1,), [1], dtype)
-                    for w in k.vectors(W):
-                        out[n, c, h, w] = row[w]
+                    for lanes in k.vectors(W):
+                        out[n, c, h, lanes] = row[lanes]
     if not dgrid:
         return
     target = k.view(N, P, Q, 2, strides=sizes(k, "t", 4), dtype=kind)
@@ -160,12 +165,12 @@ def grid_backward(k: Kernel, kind: str, mode: str, padding: str, align: bool, dx
             offsets = [t.row * sh + t.column * sw for t in terms]
             for c in k.range(C):
                 grad, plane = dy[n, c, p, q], _flat(k, x.at(n, c))
-                for dot, t, at in zip(dots, terms, offsets):
-                    dot += select(t.inside, plane.gather(at, t.inside) * grad, 0.0)
+                for dot, term, offset in zip(dots, terms, offsets):
+                    dot += select(term.inside, plane.gather(offset, term.inside) * grad, 0.0)
             for view, scale, name in ((views[0], by_x, "by_column"), (views[1], by_y, "by_row")):
                 total = k.zeros(1, dtype)
-                for dot, t in zip(dots, terms):
-                    total = total + dot * getattr(t, name).to(dtype)
+                for dot, term in zip(dots, terms):
+                    total = total + _product(dot, getattr(term, name).to(dtype))
                 view[q] = total * scale.to(dtype)
 
 

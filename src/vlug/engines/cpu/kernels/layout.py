@@ -63,8 +63,8 @@ def copies(k: Kernel, item: str, outer: int, how: str, pieces: int) -> None:
                         for n in k.vectors(*columns, by=4):
                             dst[m, n] = src[m, n]
                     else:
-                        for n in k.range(*columns):
-                            dst[m, n] = src[m, n]
+                        for i in k.range(*columns):
+                            dst[m, i] = src[m, i]
 
 
 def _turned(k: Kernel, src: View, dst: View, rows: tuple[Int, Int], columns: tuple[Int, Int]) -> None:

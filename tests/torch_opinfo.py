@@ -232,7 +232,7 @@ class Sweep:
 
             def out(held: Any) -> Any:
                 with hooks.using(False):
-                    like = tree_map(lambda t: torch.empty_like(t), plain(held))
+                    like = tree_map(torch.zeros_like, plain(held))
                 info(held[0], *held[1], **held[2], out=like)
                 return like
 

@@ -98,7 +98,7 @@ def kl_div_backward(
     at = {"log_target": bool(log_target), "reduction": "sum" if reduction == "batchmean" else reduction}
     arrays = args(dloss=dloss, x=x, target=target)
     if reduction == "batchmean":
-        d = arrays["dloss"].numpy()
+        d: Any = arrays["dloss"].numpy()
         arrays |= args(dloss=(d / max(_batch(arrays["x"].shape), 1)).astype(d.dtype))
     return _dx("kl_div", arrays, out, **at)
 

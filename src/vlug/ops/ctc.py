@@ -109,7 +109,7 @@ class _Ctc(Operation):
         if alpha.shape[0] == 0:
             return np.asarray(0.0 if alpha.shape[1] == 1 else np.inf, alpha.dtype)
         last = alpha[-1]
-        return -(_lse(last[-1:], last[-2:-1])[0] if last.size > 1 else last[-1])
+        return np.asarray(-(_lse(last[-1:], last[-2:-1])[0] if last.size > 1 else last[-1]))
 
     @classmethod
     def _cases(cls) -> Iterator[str]:

@@ -186,7 +186,7 @@ class _Mse(_Loss):
         return self.reduction != "mean"
 
     def value(self, x: Array, t: Array) -> Array:
-        return np.square(x - t)
+        return np.asarray(np.square(x - t))
 
     def slopes(self, x: Array, t: Array) -> tuple[Array, Array]:
         d = 2 * (x - t)
@@ -215,7 +215,7 @@ class _L1(_Loss):
         return self.reduction != "mean"
 
     def value(self, x: Array, t: Array) -> Array:
-        return np.abs(x - t)
+        return np.asarray(np.abs(x - t))
 
     def slopes(self, x: Array, t: Array) -> tuple[Array, Array]:
         d = _sign(x - t)
@@ -249,7 +249,7 @@ class _SmoothL1(_Loss):
     def value(self, x: Array, t: Array) -> Array:
         d = np.abs(x - t)
         if self.beta == 0:
-            return d
+            return np.asarray(d)
         return np.asarray(np.where(d < self.beta, d * d * 0.5 / self.beta, d - 0.5 * self.beta))
 
     def slopes(self, x: Array, t: Array) -> tuple[Array, Array]:

@@ -21,7 +21,7 @@ def _index(k: Kernel, indices: View, i: Sequence[Int], rows: Int) -> Any:
 
 
 def _step(k: Kernel, name: str, unit: bool) -> Int:
-    return 1 if unit else k.size(name)  # type: ignore[no-any-return]
+    return 1 if unit else k.size(name)
 
 
 def embedding(k: Kernel, kinds: tuple[str, str, str], outer: int, unit: bool) -> None:

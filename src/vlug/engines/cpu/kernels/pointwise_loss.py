@@ -21,7 +21,7 @@ class Formulas:
     def __init__(self, k: Kernel, op: str, form: bool, dtype: str) -> None:
         self.op, self.form = op, form
         name = {"smooth_l1_loss": "beta", "huber_loss": "delta"}.get(op)
-        self.knee = None if name is None else k.scalar(name, dtype)
+        self.knee: Any = None if name is None else k.scalar(name, dtype)
 
     def value(self, x: Val, t: Val, pos: Any) -> Val:
         match self.op:
@@ -102,7 +102,7 @@ class Rows:
     """The tensors of one row: vectors at some positions, what repeats along the row as one value."""
 
     def __init__(self, views: Sequence[Any], steps: Sequence[int], at: Sequence[Int]) -> None:
-        self.lines = [None if v is None else v.at(*at) for v in views]
+        self.lines: list[Any] = [None if v is None else v.at(*at) for v in views]
         self.fixed = [
             None if line is None or step else line[0] for line, step in zip(self.lines, steps)
         ]  # fmt: skip

@@ -32,7 +32,7 @@ def _backward(p: Problem, dy: Any, indices: Any, rows: int, padding: int, by_fre
     size = (rows, dy.dim[-1])
     like = [formatted("dweight", size, dy.dtype, False)]
     tensors = p.input("dy", dy), p.input("indices", indices)
-    at = {"size": size, "padding_idx": padding}
+    at: dict[str, Any] = {"size": size, "padding_idx": padding}
     p.output(p.graph.embedding_backward(*tensors, **at, names=["dweight"], like=like))
 
 

@@ -74,7 +74,7 @@ def _nll(rank: int) -> Callable[..., None]:
             formatted("loss", target.dim if mode == "none" else (), x.dtype, False),
             formatted("total", (), x.dtype, False),
         ]
-        at = {"reduction": mode, "ignore_index": ignore}
+        at: dict[str, Any] = {"reduction": mode, "ignore_index": ignore}
         for t in p.graph.nll_loss(*tensors, w, **at, names=["loss", "total"], like=like):
             p.output(t)
 
@@ -95,7 +95,7 @@ def _nll_backward(rank: int) -> Callable[..., None]:
         tensors = p.input("dloss", dloss), p.input("target", target)
         w = None if weight is None else p.input("weight", weight)
         t = p.input("total", total) if mode == "mean" else None
-        at = {"reduction": mode, "ignore_index": ignore, "size": x.dim}
+        at: dict[str, Any] = {"reduction": mode, "ignore_index": ignore, "size": x.dim}
         like = [formatted("dx", x.dim, x.dtype, False)]
         p.output(p.graph.nll_loss_backward(*tensors, w, t, **at, names=["dx"], like=like))
 

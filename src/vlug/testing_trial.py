@@ -73,11 +73,14 @@ class Trial:
         laid = self._mixed(t)
         return t if laid.overlaps else laid
 
-    def run(self, graph: Graph | None = None) -> str | None:
-        """None if the result is right, the engine's reason if it refuses; raises testing.Mismatch."""
+    def run(self, problem: Graph | testing.Case | None = None) -> str | None:
+        """None if the result is right, the engine's reason if it refuses; raises testing.Mismatch.
+
+        problem: what `graph` and its case came to, where the same problem is tried on several engines.
+        """
         from vlug.runtime.device import host
 
-        problem = graph or self.graph
+        problem = problem or self.graph
         shift = testing.VARIANTS[self.variant].shift if self.variant != _MIX else self.seed % 2
         with config.ISA.using(self.isa or config.ISA.get()), config.THREADS.using(self.threads):
             engine: Engine | str = _Planned() if self.engine == PLAN else self.engine

@@ -19,13 +19,15 @@ from vlug.codegen.isa import runnable
 from vlug.engines import engines
 from vlug.graph import Graph
 from vlug.ops import OPERATIONS
+from vlug.runtime.device import ISA_NEEDS, PRODUCT_ISAS, cpu_features, tiles_allowed
 from vlug.testing import INEXACT, Case, Mismatch
 from vlug.testing_lines import LINES
 from vlug.testing_trial import PLAN, VARIANT_NAMES, Trial
 
 __all__ = ["Tally", "chain", "draw", "run"]
 
-ISAS = tuple(i.name for i in runnable())
+ISAS = tuple(i.name for i in runnable()) + tuple(
+    i for i in PRODUCT_ISAS if cpu_features().issuperset(ISA_NEEDS[i]) and (i != "amx" or tiles_allowed()))
 #: Operations of one input and one result of its dims, that may follow another in a chain.
 _FOLLOWERS = ("relu", "relu negative_slope=0.1", "relu upper_clip=2.0", "sigmoid", "tanh", "gelu",
               "gelu_approx_tanh", "swish", "softplus", "hardswish", "hardsigmoid", "mish", "elu")  # fmt: skip

@@ -68,6 +68,17 @@ def test_expect_is_careful_on_another_isa(known):
     assert expect(three(28), FAKE["avx2"]).ratio == pytest.approx(1.5 * 0.9)
 
 
+def test_products_of_bf16_are_expected_only_where_they_were_measured(monkeypatch):
+    rows = {"conv_fprop/nchw/3x3/bf16/p28": {"ratio": 1.5, "why": "3 layers", "products": "amx"}}
+    monkeypatch.setattr(heuristics, "_expectations", lambda: {"isa": ["avx512"], "classes": rows})
+    graph = Graph.parse("conv_fprop x=8x64x28x28:bf16 w=64x64x3x3:bf16 pad=1")
+    assert expect(graph, FAKE["amx"]).ratio == 1.5
+    for name in ("avx512", "avx512_bf16", "avx2"):
+        e = expect(graph, FAKE[name])
+        assert e.ratio == 0
+        assert "with amx only" in e.why
+
+
 @pytest.mark.parametrize("line", ["relu x=8x64x56x56", "conv_fprop x=1x2x6x6 w=2x2x3x3 pad=1"])
 def test_nothing_is_expected_of_what_was_never_measured(known, line):
     e = expect(Graph.parse(line), HERE)
@@ -121,5 +132,9 @@ def test_the_table_is_made_of_results():
     assert made["source"] == "a.json, b.json"
     (row,) = table([("a.json", result(4.0, 0.5))])["classes"].values()
     assert row["ratio"] == 0.5, "a class with a slow layer counts as fast as that layer"
+    half = result(1.5) | {"products": "amx"}
+    half["rows"][0]["line"] = "conv_fprop x=8x64x28x28:bf16 w=64x64x3x3:bf16 pad=1"
+    (row,) = table([("a.json", half)])["classes"].values()
+    assert row["products"] == "amx"
     with pytest.raises(BadInput, match=r"a.json: not a result of vlug bench --force"):
         table([("a.json", result(1.0, mode="shipped"))])

@@ -277,6 +277,8 @@ def expect(
     for size in _nearest(problem.size):
         key = "/".join((problem.op, problem.layout, problem.kind or "-", problem.dtype, size))
         row = rows.get(key)
+        if row is not None and row.get("products", "") not in ("", device.products):
+            return Expectation(0.0, f"class {key} was measured with {row['products']} only")
         if row is not None:
             near = "" if size == problem.size else f", borrowed from {size}"
             scale = margin if size == problem.size else margin * _MARGIN

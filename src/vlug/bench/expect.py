@@ -26,6 +26,7 @@ LEAST_WORST = 0.93
 def table(results: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """The table of named results: for each class of problem the ratio to expect and where it comes from."""
     groups: dict[str, list[tuple[float, str]]] = {}
+    products: dict[str, str] = {}
     isas: set[str] = set()
     files: list[str] = []
     for name, data in results:
@@ -35,15 +36,18 @@ def table(results: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         isas.add(data["isa"])
         for row in data["rows"]:
             if row["taken"] and row["ratio"] is not None:
-                groups.setdefault(classify(Graph.parse(row["line"])).key, []).append(
-                    (row["ratio"], row["name"])
-                )
-    classes = {}
+                problem = classify(Graph.parse(row["line"]))
+                groups.setdefault(problem.key, []).append((row["ratio"], row["name"]))
+                if problem.dtype == "bf16" and data.get("products"):
+                    products[problem.key] = data["products"]
+    classes: dict[str, dict[str, Any]] = {}
     for key, found in sorted(groups.items()):
         mean, (worst, which) = geometric(r for r, _ in found), min(found)
         low = worst < LEAST_WORST
         why = f"{len(found)} layers, mean {mean:.2f}, worst {worst:.2f} ({which})"
         classes[key] = {"ratio": round(min(mean, worst) if low else mean, 3), "why": why}
+        if key in products:
+            classes[key]["products"] = products[key]
     return {
         "what": "stock PyTorch's time / ours by class: operation/layout/kind/dtype/size",
         "source": ", ".join(files),

@@ -107,6 +107,7 @@ def _bench(args: argparse.Namespace, chosen: Sequence[Any]) -> int:
         "python": platform.python_version(),
         "device": str(here),
         "isa": here.isa,
+        "products": here.products,
         "threads": torch.get_num_threads(),
         "ceilings": vars(bench.roof),
         "batch": None if args.own_batch else args.batch,

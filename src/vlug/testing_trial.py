@@ -85,7 +85,8 @@ class Trial:
         with config.ISA.using(self.isa or config.ISA.get()), config.THREADS.using(self.threads):
             engine: Engine | str = self.engine
             if self.engine == PLAN:
-                halves = any(t.dtype.name == "bf16" for t in problem.tensors.values())
+                g = problem.graph if isinstance(problem, testing.Case) else problem
+                halves = any(t.dtype.name == "bf16" for t in g.tensors.values())
                 engine = _PlannedProducts() if halves and host().products else _Planned()
             settings = None
             if isinstance(engine, str) and "/" in engine:

@@ -16,6 +16,8 @@ __all__ = ["NllEngine"]
 
 #: Elements of a unit of work, and columns that are worked on at once.
 BLOCK, COLUMNS = 16384, 1024
+#: Positions of a block of losses: an element of x is a cache line read.
+POSITIONS = 2048
 
 
 class NllEngine(Engine):
@@ -63,16 +65,24 @@ class NllEngine(Engine):
         }
         nbytes = sum(t.nbytes for t in tensors.values() if t is not None)
         N = 1
-        if columns:
+        if not backward:  # vectors of positions, best along those whose classes lie side by side
+            inner = outer.pop() if outer else Axis(1, (0,) * len(over))
+            N, at = inner.extent, dict(zip(over, inner.strides))
+            NB = min(max(N, 1), POSITIONS)
+            group = max(POSITIONS // NB, 1)
+            constants["unit"] = all(at[p] == 1 for p in at if p != "x") or N == 1
+            values |= {"N": N, "NB": NB, "group": group}
+            values |= {f"{p}_step": s for p, s in at.items()}
+            values |= parts(-(-product(outer) // group) * -(-N // NB), nbytes)
+        elif columns:
             N = dense[0].extent
             outer = [a for a in outer if a is not dense[0]]
             NB = min(max(N, 1), COLUMNS)
             values |= {"N": N, "NB": NB, **parts(product(outer) * -(-N // NB), nbytes)}
         else:
-            group = max(BLOCK // C, 1) if backward and C else BLOCK // 8
+            group = max(BLOCK // max(C, 1), 1)
             values |= {"group": group, **parts(-(-product(outer) // group), nbytes)}
-            if backward:
-                constants["unit"] = unit
+            constants["unit"] = unit
         count = product(outer)
         weigh = max(BLOCK // max(N, 1), 1)
         values |= {"count": count, "weigh_group": weigh, "weigh_blocks": -(-count // weigh)}

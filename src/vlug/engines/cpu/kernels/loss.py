@@ -295,41 +295,66 @@ def cross_entropy_backward_columns(k: Kernel, kinds: Kinds, outer: int, mode: st
 
 
 # --- of log-probabilities ------------------------------------------------------------------------
-def nll_loss(k: Kernel, kinds: Kinds, outer: int, mode: str) -> None:
-    """Tensors: x target weight loss total; one element of x a position is read."""
+def nll_loss(k: Kernel, kinds: Kinds, outer: int, mode: str, unit: bool) -> None:
+    """Tensors: x target weight loss total; one element of x a position is read, vectors of positions at once.
+
+    Positions are I… × N. unit: target (and loss, of "none") lie side by side along N.
+    """
     dtype = computed(kinds[0])
-    C, I = k.size("C"), sizes(k, "i", outer)
-    x = _full(k, "x", 0, I, [C], [0], kinds[0])
-    weight, target = _weight(k, 2, C, kinds), _each(k, "target", 1, I, [], kinds)
-    loss = _each(k, "loss", 3, I, [], kinds, scalar=mode != "none")
-    out = _each(k, "total", 4, I, [], kinds, scalar=True)
-    group, count = k.size("group"), k.size("count")
-    blocks = k.ceil_div(count, group)
+    C, N, I = k.size("C"), k.size("N"), sizes(k, "i", outer)
+
+    def along(name: str, at: int, step: Any, *dims: Int) -> View:
+        own = [step, *sizes(k, f"{name}_d", len(dims))]
+        return k.view(*I, N, *dims, strides=[*sizes(k, f"{name}_i", outer), *own], dtype=kinds[at], at=at)
+
+    def step(name: str) -> Int:
+        return 1 if unit else k.size(f"{name}_step")
+
+    target, x = along("target", 1, step("target")), along("x", 0, k.size("x_step"), C)
+    across, down = k.to_int(k.size("x_step")), k.to_int(k.size("x_d0"))
+    weight = None if kinds[2] is None else k.view(1, strides=[1], dtype=kinds[2], at=2)
+    apart = None if weight is None else k.to_int(k.size("weight_step"))
+    none = mode == "none"
+    loss = along("loss", 3, step("loss")) if none else k.view(1, strides=[0], dtype=kinds[3], at=3)
+    out = None if kinds[4] is None else k.view(1, strides=[0], dtype=kinds[4], at=4)
+    group, count, NB = k.size("group"), k.size("count"), k.size("NB")  # a block: group × NB positions
+    wide = k.ceil_div(N, NB)
+    blocks = k.ceil_div(count, group) * wide
     sums = k.shared(blocks, 2, dtype=WIDE)
     for u in units(k, blocks):
-        total, weights = k.var(k.val(0.0, dtype=WIDE)), k.var(k.val(0.0, dtype=WIDE))
-        for at in k.range(u * group, k.min((u + 1) * group, count)):
+        g, b = u // wide, u % wide
+        total, weights = k.var(k.zeros(1, WIDE)), k.var(k.zeros(1, WIDE))
+        for at in k.range(g * group, k.min((g + 1) * group, count)):
             i = unflatten(at, I)
-            t = target[tuple(i)]
-            counts = _checked(k, t, C)
-            value = k.var(k.val(0.0, dtype=dtype))
-            with k.when(counts):
-                share = k.val(1.0, dtype=dtype) if weight is None else weight[t.idx()]
-                value.set(-x[(*i, t.idx())] * share)
+            labels, losses = target.at(*i), loss.at(*i) if none else None
+            start = x.at(*i).ptr
+            flat = View(k, start, [C], [1], kinds[0])
+            for n in k.vectors(b * NB, k.min((b + 1) * NB, N)):
+                t = labels[n]
+                counts = t.ne(k.to_int(k.size("ignore")))
+                bad = k.valid(n, counts & ((t < 0) | (t >= k.to_int(C))))
+                k.error_if(bad.any(), BAD_TARGET)
+                counts = k.valid(n, counts)
+                value = -flat.gather(t * down + k.positions(n) * across, counts)
+                share = counts.to(dtype)
+                if weight is not None and apart is not None:
+                    share = weight.gather(t * apart, counts)
+                    value = value * share
+                value = select(counts, value, 0.0)
+                if losses is not None:
+                    losses[n] = value
+                total += value.to(WIDE)
                 weights += share.to(WIDE)
-            if mode == "none":
-                loss.store(*i, value)
-            total += value.to(WIDE)
-        sums[u, 0] = total
-        sums[u, 1] = weights
-    if mode != "none":
+        sums[u, 0] = total.sum()
+        sums[u, 1] = weights.sum()
+    if not none:
         _mean(k, mode, loss, sums, blocks)
     if out is not None:
-        weights = k.var(k.val(0.0, dtype=WIDE))
-        if mode != "none":
+        sum_of_weights = k.var(k.val(0.0, dtype=WIDE))
+        if not none:
             for b in k.range(blocks):
-                weights += sums[b, 1]
-        out[(0,) * outer] = weights
+                sum_of_weights += sums[b, 1]
+        out[0] = sum_of_weights
 
 
 def _share(k: Kernel, d: Any, weights: Any, weight: Any, t: Any, mode: str) -> Any:

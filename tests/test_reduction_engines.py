@@ -91,6 +91,34 @@ def test_gradients(line: str) -> None:
     check(BACK, line, fitting(line), tolerance=8)
 
 
+@pytest.mark.parametrize("kind", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("mode", ["min", "max", "amax", "mul", "mul_no_zeros"])
+def test_gradients_of_long_slices_go_by_blocks(mode: str, kind: str) -> None:
+    """Slices of several blocks, dense and in rows with gaps; as long a slice as counts in one block, too."""
+    rng = np.random.default_rng(3)
+    for x, dy, axes, zeros in (
+        (f"70001:{kind}", f"scalar:{kind}", "0", 0),
+        (f"3x50x700:{kind}:s60000x1100x1", f"3:{kind}", "1x2", 1),
+        (f"2x33000:{kind}:s1x2", f"2:{kind}", "1", 2),
+        (f"2x16384:{kind}", f"2:{kind}", "1", 1),
+    ):
+        dim = Graph.parse(f"relu x={x}").inputs[0].dim
+        values = rng.choice([-2.0, -1.0, -0.5, 0.5, 1.0, 2.0], dim)
+        values.reshape(-1)[: values.size // 2 * 2] = np.tile([1.0, -1.0], values.size // 2)
+        flat = values.reshape(dim[0] if axes != "0" else 1, -1)
+        flat[:, 20] *= 2  # the only largest
+        flat[:, -7] *= 2
+        if mode == "mul":
+            flat[-1, [5, -5][:zeros]] = 0
+        line = f"reduction_backward dy={dy} x={x}{{}} axes={axes} mode={mode} size={'x'.join(map(str, dim))}"
+        given = {"x": values, "dy": np.arange(1.0, 1 + len(flat)).reshape(() if axes == "0" else -1)}
+        if mode in ("min", "max", "amax"):
+            size = np.abs(flat) if mode == "amax" else flat
+            given["y"] = (size.min(1) if mode == "min" else size.max(1)).reshape(given["dy"].shape)
+            line = line.format(f" y={dy}")
+        check(BACK, line.format(""), given, tolerance=8)
+
+
 @pytest.mark.parametrize("mode", MODES[2:])
 @pytest.mark.parametrize(
     "x",

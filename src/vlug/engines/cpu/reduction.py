@@ -112,7 +112,8 @@ def reduction_program(
 class ReductionBackwardEngine(Engine):
     """The gradient of the modes that need x: a slice is read twice (to count, or to multiply), then written.
 
-    A slice belongs to one unit of work, but for norms, which need no count.
+    A slice belongs to one unit of work, but for norms, which need no count, and a few long slices, whose
+    blocks are counted apart.
     """
 
     name: ClassVar[str] = "cpu.reduction_backward"
@@ -152,9 +153,11 @@ class ReductionBackwardEngine(Engine):
         inner = kept.pop() if columns else reduced.pop() if reduced else one
         counts = not op.mode.startswith("norm")
         rows, total, N = product(reduced), product(kept), inner.extent
-        NB = N if counts and not columns else min(N, COLUMNS // 8 if columns else BLOCK)
+        split = counts and not columns and rows * N >= 2 * BLOCK and total <= 64
+        whole = counts and not split
+        NB = N if whole and not columns else min(N, COLUMNS // 8 if columns else BLOCK)
         NB = max(NB, 1)
-        JB = max(rows if counts else min(rows, BLOCK // NB), 1)
+        JB = max(rows if whole else min(rows, BLOCK // NB), 1)
         units = total * -(-rows // JB) * -(-N // NB)
         group = max(BLOCK // max(JB * NB, 1), 1)
         values: dict[str, Any] = {"N": N, "NB": NB, "JB": JB, "rows": rows, "kept": total, "group": group}
@@ -166,7 +169,7 @@ class ReductionBackwardEngine(Engine):
                 values |= {f"{n}_{stem}{i}": a.strides[t] for n, t in names}
         values |= {f"{n}_inner": inner.strides[t] for n, t in names}
         return native(
-            kernels.columns if columns else kernels.rows,
+            kernels.columns if columns else kernels.split_rows if split else kernels.rows,
             device,
             [None if t is None else t.name for t in tensors],
             values,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from vlug.codegen.ir import Int, Kernel, Val, Var, absolute, copysign, reduce, select
+from vlug.codegen.ir import Int, Kernel, Val, Var, View, absolute, copysign, reduce, select
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units
 
-__all__ = ["columns", "rows"]
+__all__ = ["columns", "rows", "split_rows"]
 
 Kinds = tuple[str | None, ...]
 
@@ -88,17 +88,16 @@ def _views(
     return I, J, views
 
 
-def _units(k: Kernel, I: Sequence[Int], N: Int) -> Iterator[tuple[list[Int], Int, Int, Int, Int]]:
-    """(indices of what is kept, rows from, to, elements from, to)"""
+def _units(k: Kernel, I: Sequence[Int], N: Int) -> Iterator[tuple[Any, ...]]:
+    """(number of the slice, of its block, indices of what is kept, rows from, to, elements from, to)"""
     rows, total, JB, NB, group = (k.size(n) for n in ("rows", "kept", "JB", "NB", "group"))
     blocks_j, blocks_n = k.ceil_div(rows, JB), k.ceil_div(N, NB)
     count = total * blocks_j * blocks_n
     for u in units(k, k.ceil_div(count, group)):
         for at in k.range(u * group, k.min((u + 1) * group, count)):
             i, jb, nb = unflatten(at, [total, blocks_j, blocks_n])
-            yield (
-                unflatten(i, I), jb * JB, k.min((jb + 1) * JB, rows), nb * NB, k.min((nb + 1) * NB, N)
-            )  # fmt: skip
+            block = jb * JB, k.min((jb + 1) * JB, rows), nb * NB, k.min((nb + 1) * NB, N)
+            yield i, at - i * (blocks_j * blocks_n), unflatten(i, I), *block
 
 
 def rows(k: Kernel, kinds: Kinds, mode: str, kept: int, reduced: int, unit: bool) -> None:
@@ -108,25 +107,65 @@ def rows(k: Kernel, kinds: Kinds, mode: str, kept: int, reduced: int, unit: bool
     I, J, (dy, x, y, dx) = _views(k, kinds, kept, reduced, N, [0, step, 0, step])
     none = [0] * reduced
 
-    for i, first, last, lo, hi in _units(k, I, N):
+    for _, _, i, *block in _units(k, I, N):
         g = dy[(*i, *none, 0)].to(slope.dtype)
         top = None if y is None else y[(*i, *none, 0)].to(slope.dtype)
-        from_, to, state = x.at(*i), dx.at(*i), slope.state(4)
-        if state:
-            for j in k.range(first, last):
-                line = from_.at(*unflatten(j, J))
-                for n in k.vectors(lo, hi, by=4):
-                    slope.see(state, line[n].to(slope.dtype), top, partial(k.valid, n))
-        whole = [_all(s, v) for s, v in zip(state, slope.starts)]
-        known = slope.known(g, whole)
+        known = slope.known(g, _counted(slope, x.at(*i), J, block, top))
+        _write(slope, x.at(*i), dx.at(*i), J, block, top, known)
+
+
+def split_rows(k: Kernel, kinds: Kinds, mode: str, kept: int, reduced: int, unit: bool) -> None:
+    """The same for slices of many blocks: counts of each block, then of each slice, then dx."""
+    slope, N = Slope(k, mode, kinds), k.size("N")
+    step = 1 if unit else None
+    I, J, (dy, x, y, dx) = _views(k, kinds, kept, reduced, N, [0, step, 0, step])
+    none = [0] * reduced
+    total = k.size("kept")
+    blocks = k.ceil_div(k.size("rows"), k.size("JB")) * k.ceil_div(N, k.size("NB"))
+    counts = k.shared(len(slope.starts), total, blocks, dtype=slope.dtype)
+    sums = k.shared(len(slope.starts), total, dtype=slope.dtype)
+    for number, b, i, *block in _units(k, I, N):
+        top = None if y is None else y[(*i, *none, 0)].to(slope.dtype)
+        for v, s in enumerate(_counted(slope, x.at(*i), J, block, top)):
+            counts[v, number, b] = s
+    for number in k.range(total):
+        for v, start in enumerate(slope.starts):
+            s = k.var(k.val(start, dtype=slope.dtype))
+            for b in k.range(blocks):
+                s.set(_joined(start)(s, counts[v, number, b]))
+            sums[v, number] = s
+    for number, _, i, *block in _units(k, I, N):
+        g = dy[(*i, *none, 0)].to(slope.dtype)
+        top = None if y is None else y[(*i, *none, 0)].to(slope.dtype)
+        known = slope.known(g, [sums[v, number] for v in range(len(slope.starts))])
+        _write(slope, x.at(*i), dx.at(*i), J, block, top, known)
+
+
+def _counted(slope: Slope, x: View, J: Sequence[Int], block: Sequence[Int], top: Any) -> list[Val]:
+    """What the elements of a block come to."""
+    k, (first, last, lo, hi) = slope.k, block
+    state = slope.state(4)
+    if state:
         for j in k.range(first, last):
-            line, out = from_.at(*unflatten(j, J)), to.at(*unflatten(j, J))
+            line = x.at(*unflatten(j, J))
             for n in k.vectors(lo, hi, by=4):
-                out[n] = slope.dx(line[n].to(slope.dtype), top, known)
+                slope.see(state, line[n].to(slope.dtype), top, partial(k.valid, n))
+    return [reduce(s, _joined(start)) for s, start in zip(state, slope.starts)]
 
 
-def _all(s: Val, start: float) -> Val:
-    return reduce(s, (lambda a, b: a * b) if start else (lambda a, b: a + b))
+def _write(
+    slope: Slope, x: View, dx: View, J: Sequence[Int], block: Sequence[Int], top: Any, known: Sequence[Val]
+) -> None:
+    k, (first, last, lo, hi) = slope.k, block
+    for j in k.range(first, last):
+        line, out = x.at(*unflatten(j, J)), dx.at(*unflatten(j, J))
+        for n in k.vectors(lo, hi, by=4):
+            out[n] = slope.dx(line[n].to(slope.dtype), top, known)
+
+
+def _joined(start: float) -> Callable[[Any, Any], Val]:
+    """How counts that start from 0, products that start from 1, are joined."""
+    return (lambda a, b: a * b) if start else (lambda a, b: a + b)
 
 
 def columns(k: Kernel, kinds: Kinds, mode: str, kept: int, reduced: int, unit: bool) -> None:
@@ -134,7 +173,7 @@ def columns(k: Kernel, kinds: Kinds, mode: str, kept: int, reduced: int, unit: b
     slope, N = Slope(k, mode, kinds), k.size("N")
     I, J, (dy, x, y, dx) = _views(k, kinds, kept, reduced, N, [None, 1, None, 1])
     none = [0] * reduced
-    for i, first, last, lo, hi in _units(k, I, N):
+    for _, _, i, first, last, lo, hi in _units(k, I, N):
         grads, from_, to = dy.at(*i, *none), x.at(*i), dx.at(*i)
         tops = None if y is None else y.at(*i, *none)
         for n in k.vectors(lo, hi, by=2):

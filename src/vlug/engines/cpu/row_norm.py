@@ -108,6 +108,8 @@ class RowNormEngine(Engine):
         if backward:
             build = kernels.backward_pieces if pieces else kernels.backward_rows
             values |= channel_parts(L, nbytes)
+            if not pieces:
+                constants["wide"] = N == 1
         else:
             build = kernels.forward_pieces if pieces else kernels.forward_rows
             constants["centred"] = centred

@@ -22,6 +22,7 @@ from vlug.engines.cpu.kernels.common import (
     units,
     whole,
 )
+from vlug.engines.cpu.kernels.compensated import add, joined, line_mean, sums_of, total, two_sum
 from vlug.engines.cpu.kernels.row_norm import (
     WIDE,
     Kinds,
@@ -77,10 +78,10 @@ def _finish(k: Kernel, mean: Any, squares: Any) -> tuple[Any, Any]:
     return mean, 1.0 / sqrt(var + k.scalar("eps", WIDE))
 
 
-def _shifted(k: Kernel, s: Any, q: Any, shift: Any) -> tuple[Any, Any]:
-    """(mean, inv_std) from sums of x - shift and of its squares."""
+def _shifted(k: Kernel, s: Any, q: Any, shift: Any, exact: bool) -> tuple[Any, Any]:
+    """(mean, inv_std) from sums of x - shift and of its squares. exact: the shift is the mean."""
     d = s / k.scalar("count", WIDE)
-    return _finish(k, d + shift, q - d * s)
+    return _finish(k, shift if exact else d + shift, q - d * s)
 
 
 def _put(v: View | None, at: Any, value: Any) -> None:
@@ -121,36 +122,49 @@ def forward_planes(k: Kernel, kinds: Kinds, inner: int, unit: str, pieces: bool,
     p = _Problem(k, kinds, inner, unit, False)
     x, scale, bias, y = p.full("x", 0), p.channel("s", 1), p.channel("b", 2), p.full("y", 3)
     means, invs = p.stat("m", 4), p.stat("v", 5)
-    fits, size = aligned(k, y) if stream else None, k.size("size")
+    fits, size, exact = aligned(k, y) if stream else None, k.size("size"), p.dtype == WIDE
+    count = k.scalar("count", WIDE)
     if not pieces:
         for u in units(k, p.N * p.G):
             n, g = unflatten(u, [p.N, p.G])
             group, out = x.at(n, g), y.at(n, g)
-            shift = first_of(k, group, size)
-            ((s, q),) = moments(k, [group], [p.D, *p.J], 0, p.L, [shift])
-            mean, inv = _shifted(k, s, q, shift)
+            lines = [p.D, *p.J]
+            shift = line_mean(k, group, lines, 0, p.L, count) if exact else first_of(k, group, size)
+            ((s, q),) = moments(k, [group], lines, 0, p.L, [shift])
+            mean, inv = _shifted(k, s, q, shift, exact)
             _put(means, (n, g), mean)
             _put(invs, (n, g), inv)
             for d in k.range(p.D):
                 _apply_plane(k, p, group.at(d), out.at(d), g * p.D + d, mean, inv, scale, bias, fits, 0, p.L)
         return
     per = k.size("pieces")
-    total = p.N * p.C * per
+    every = p.N * p.C * per
     sums, stats = k.shared(p.N, p.G, p.D * per, 2, dtype=WIDE), k.shared(p.N, p.G, 2, dtype=WIDE)
-    for u in units(k, total):
+    plain = k.shared(p.N, p.G, p.D * per, 2, dtype=WIDE) if exact else None
+    for u in units(k, every) if plain is not None else ():
         n, g, d, lo, hi = _piece(k, p, u)
-        shift = first_of(k, x.at(n, g), size)
+        for i, v in enumerate(sums_of(k, x.at(n, g, d), p.J, lo, hi)):
+            plain[n, g, d * per + u % per, i] = v
+
+    def shift_of(n: Int, g: Int) -> Any:
+        if plain is not None:
+            return total(k, plain.at(n, g), p.D * per) / count
+        return first_of(k, x.at(n, g), size)
+
+    for u in units(k, every):
+        n, g, d, lo, hi = _piece(k, p, u)
+        shift = shift_of(n, g)
         ((s, q),) = moments(k, [x.at(n, g, d)], p.J, lo, hi, [shift])
         at = d * per + u % per
         sums[n, g, at, 0] = s
         sums[n, g, at, 1] = q
     for u in k.parallel(p.N * p.G):
         n, g = unflatten(u, [p.N, p.G])
-        mean, inv = _shifted(k, *_total(k, sums.at(n, g), p.D * per), first_of(k, x.at(n, g), size))
+        mean, inv = _shifted(k, *_total(k, sums.at(n, g), p.D * per), shift_of(n, g), exact)
         for i, (v, to) in enumerate(((mean, means), (inv, invs))):
             stats[n, g, i] = v
             _put(to, (n, g), v)
-    for u in units(k, total, backwards=True):
+    for u in units(k, every, backwards=True):
         n, g, d, lo, hi = _piece(k, p, u)
         mean, inv = stats[n, g, 0], stats[n, g, 1]
         _apply_plane(k, p, x.at(n, g, d), y.at(n, g, d), g * p.D + d, mean, inv, scale, bias, fits, lo, hi)
@@ -257,9 +271,9 @@ def backward_planes(k: Kernel, kinds: Kinds, inner: int, unit: str, pieces: bool
         _channel_gradients(k, p, kept, dscale, dbias)
         return
     per = k.size("pieces")
-    total = p.N * p.C * per
+    every = p.N * p.C * per
     sums, ready = k.shared(p.N, p.C, per, 2, dtype=WIDE), k.shared(p.N, p.G, 2, dtype=WIDE)
-    for u in units(k, total):
+    for u in units(k, every):
         n, g, d, lo, hi = _piece(k, p, u)
         pair = _plane_sums(k, p, dy.at(n, g, d), x.at(n, g, d), *stats(n, g), lo, hi)
         for i, v in enumerate(pair):
@@ -271,7 +285,7 @@ def backward_planes(k: Kernel, kinds: Kinds, inner: int, unit: str, pieces: bool
             kept[0, n, c], kept[1, n, c] = _total(k, sums.at(n, c), per)
         for i, v in enumerate(_weighed(k, p, n, g, scale, kept)):
             ready[n, g, i] = v
-    for u in units(k, total, backwards=True) if dx is not None else ():
+    for u in units(k, every, backwards=True) if dx is not None else ():
         n, g, d, lo, hi = _piece(k, p, u)
         gradient(n, g, d, ready[n, g, 0], ready[n, g, 1], lo, hi)
     _channel_gradients(k, p, kept, dscale, dbias)
@@ -292,6 +306,32 @@ def _spread(k: Kernel, p: _Problem, g: Int, to: Sequence[tuple[View, Any]]) -> N
             view[c] = k.full(v, dtype=p.dtype)
 
 
+def _row_means(k: Kernel, p: _Problem, x: View, sums: View, each: View, together: int) -> None:
+    """The means of each image's channels to each[:, 0]; `sums` serves as room for those of blocks."""
+    blocks = k.size("blocks")
+    for u in units(k, p.N * blocks):
+        n, b, r0, r1 = _blocks(k, p, u)
+        S, lost = sums.at(n, b, 0), sums.at(n, b, 1)
+        for c in k.vectors(p.C):
+            S[c] = k.zeros(1, WIDE)
+            lost[c] = k.zeros(1, WIDE)
+        for group in groups(k, r0, r1, together):
+            lines = [x.at(n, *unflatten(r, p.J)) for r in group]
+            for c in k.vectors(p.C):
+                s, low = S[c], lost[c]
+                for line in lines:
+                    s, more = two_sum(s, line[c].to(WIDE))
+                    low = low + more
+                S[c], lost[c] = s, low
+    for n in k.parallel(p.N):
+        for c in k.vectors(p.C):
+            top, rest = k.var(k.zeros(1, WIDE)), k.var(k.zeros(1, WIDE))
+            for b in k.range(blocks):
+                add(top, rest, sums[n, b, 0, c])
+                rest += sums[n, b, 1, c]
+            each[n, 0, c] = joined(top, rest) / k.scalar("spatial", WIDE)
+
+
 def forward_rows(k: Kernel, kinds: Kinds, inner: int, unit: str, stream: bool) -> None:
     """Tensors as in forward_planes."""
     k.quick = True
@@ -302,9 +342,18 @@ def forward_rows(k: Kernel, kinds: Kinds, inner: int, unit: str, stream: bool) -
     sums, each = k.shared(p.N, blocks, 2, p.C, dtype=WIDE), k.shared(p.N, 2, p.C, dtype=WIDE)
     ready = k.shared(p.N, 2, p.C, dtype=p.dtype)
     together = 8 if k.isa.registers == 32 else 4
+    exact = p.dtype == WIDE
+    if exact:
+        _row_means(k, p, x, sums, each, together)
+
+    def shift_of(n: Int, c: Any, some: Any = None) -> Any:
+        if exact:
+            return each[n, 0, c]
+        return finite(x[(n, *[0] * inner, c if some is None else c.where(some))].to(WIDE))
+
     for u in units(k, p.N * blocks):
         n, b, r0, r1 = _blocks(k, p, u)
-        image, origin = x.at(n), x.at(n, *[0] * inner)
+        image = x.at(n)
         S, Q = sums.at(n, b, 0), sums.at(n, b, 1)
         for c in k.vectors(p.C):
             S[c] = k.zeros(1, WIDE)
@@ -312,7 +361,7 @@ def forward_rows(k: Kernel, kinds: Kinds, inner: int, unit: str, stream: bool) -
         for group in groups(k, r0, r1, together):
             lines = [image.at(*unflatten(r, p.J)) for r in group]
             for c in k.vectors(p.C):
-                first = finite(origin[c].to(WIDE))
+                first = shift_of(n, c)
                 v = [line[c].to(WIDE) - first for line in lines]
                 S[c] = S[c] + tree(v)
                 squares = Q[c]
@@ -327,14 +376,19 @@ def forward_rows(k: Kernel, kinds: Kinds, inner: int, unit: str, stream: bool) -
                 s += sums[n, b, 0, c]
                 q += sums[n, b, 1, c]
             d = s / spatial
-            each[n, 0, c] = d + finite(x[(n, *[0] * inner, c.where(blocks > 0))].to(WIDE))
+            if not exact:
+                each[n, 0, c] = d + shift_of(n, c, blocks > 0)
             each[n, 1, c] = q - d * s
         for g in k.range(p.G):
-            m, around = k.var(0.0, WIDE), k.var(0.0, WIDE)
-            origin = finite(each[n, 0, g * p.D])
+            m, lost, around = k.var(0.0, WIDE), k.var(0.0, WIDE), k.var(0.0, WIDE)
+            origin = None if exact else finite(each[n, 0, g * p.D])
             for i in k.range(p.D):
-                m += each[n, 0, g * p.D + i] - origin
-            mean = m / k.scalar("channels", WIDE) + origin
+                if origin is None:
+                    add(m, lost, each[n, 0, g * p.D + i])
+                else:
+                    m += each[n, 0, g * p.D + i] - origin
+            channels = k.scalar("channels", WIDE)
+            mean = joined(m, lost) / channels if origin is None else m / channels + origin
             for i in k.range(p.D):
                 off = each[n, 0, g * p.D + i] - mean
                 around += each[n, 1, g * p.D + i] + off * off * spatial

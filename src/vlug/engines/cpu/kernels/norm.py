@@ -22,6 +22,7 @@ from vlug.engines.cpu.kernels.common import (
     units,
     whole,
 )
+from vlug.engines.cpu.kernels.compensated import add, joined, line_mean, two_sum
 from vlug.engines.cpu.kernels.row_norm import finite
 
 __all__ = [
@@ -90,13 +91,16 @@ def _put(v: View | None, c: Any, value: Any) -> None:
 
 
 # --- forward -------------------------------------------------------------------------------------
-def _statistics(k: Kernel, c: Any, s: Any, q: Any, shift: Any, vectors: Sequence[Any]) -> Three:
-    """(mean, scale · inv_std, bias) of channels c from Σ(x - shift) and its squares; stores the rest."""
+def _statistics(k: Kernel, c: Any, s: Any, q: Any, shift: Any, vectors: Sequence[Any], exact: bool) -> Three:
+    """(mean, scale · inv_std, bias) of channels c from Σ(x - shift) and its squares; stores the rest.
+
+    exact: the shift is the mean.
+    """
     scale, bias, run_mean, run_var, mean_out, inv_out, next_mean, next_var = vectors
     count, m = k.scalar("count", WIDE), k.scalar("momentum", WIDE)
     d = s / count
     var = maximum(q / count - d * d, 0.0)
-    mean = d + shift
+    mean = shift if exact else d + shift
     inv = 1.0 / sqrt(var + k.scalar("eps", WIDE))
     _put(mean_out, c, mean)
     _put(inv_out, c, inv)
@@ -129,15 +133,18 @@ def training_planes(
     vectors = _vectors(k, C, dense, (1, 2, 3, 4, 6, 7, 8, 9), kinds)
     for c in units(k, C):
         s, q = k.var(k.zeros(2, WIDE)), k.var(k.zeros(2, WIDE))
-        first = k.first(0, k.min(N, 1)).where(k.size("count_j") > 0)
-        shift = finite(x[(c, *[0] * outer, first)].lane(0).to(WIDE))
+        if dtype == WIDE:
+            shift = line_mean(k, x.at(c), J, 0, N, k.scalar("count", WIDE))
+        else:
+            first = k.first(0, k.min(N, 1)).where(k.size("count_j") > 0)
+            shift = finite(x[(c, *[0] * outer, first)].lane(0).to(WIDE))
         for j in nested(k, J):
             line = x.at(c, *j)
             for n in k.vectors(N, by=2):
                 v = k.valid(n, line[n].to(WIDE) - shift)
                 s += v
                 q += v * v
-        of = _normal(*_statistics(k, c, s.sum(), q.sum(), shift, vectors), dtype, relu)
+        of = _normal(*_statistics(k, c, s.sum(), q.sum(), shift, vectors, dtype == WIDE), dtype, relu)
         for j in nested(k, J):
             line, out = x.at(c, *j), y.at(c, *j)
             for past in both_ways(k, fits):
@@ -168,6 +175,13 @@ def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool, 
     ready = k.shared(3, C, dtype=dtype)
     together = 8 if k.isa.registers == 32 else 4
     origin = x.at(*[0] * outer)
+    means = _row_means(k, x, J, C, sums, together) if dtype == WIDE else None
+
+    def shift_of(c: Any, some: Any = None) -> Any:
+        if means is not None:
+            return means[c]
+        return finite(origin[c if some is None else c.where(some)].to(WIDE))
+
     for u in units(k, blocks):
         S, Q = sums.at(u, 0), sums.at(u, 1)
         for c in k.vectors(C):
@@ -176,7 +190,7 @@ def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool, 
         for group in _groups(k, *_block(k, u), together):
             lines = [x.at(*unflatten(r, J)) for r in group]
             for c in k.vectors(C):
-                first = finite(origin[c].to(WIDE))
+                first = shift_of(c)
                 v = [line[c].to(WIDE) - first for line in lines]
                 S[c] = S[c] + tree(v)
                 squares = Q[c]
@@ -189,10 +203,36 @@ def training_rows(k: Kernel, kinds: Kinds, outer: int, dense: bool, relu: bool, 
             for b in k.range(blocks):
                 s += sums[b, 0, c]
                 q += sums[b, 1, c]
-            shift = finite(origin[c.where(blocks > 0)].to(WIDE))
-            for i, v in enumerate(_statistics(k, c, s, q, shift, vectors)):
+            three = _statistics(k, c, s, q, shift_of(c, blocks > 0), vectors, means is not None)
+            for i, v in enumerate(three):
                 ready[i, c] = v
     _apply_rows(k, J, C, ready, x, y, dtype, relu, stream)
+
+
+def _row_means(k: Kernel, x: View, J: Sequence[Int], C: Int, sums: View, together: int) -> View:
+    """The mean of every channel, from compensated sums; `sums` serves as room for those of blocks."""
+    means, blocks = k.shared(C, dtype=WIDE), k.size("blocks")
+    for u in units(k, blocks):
+        S, lost = sums.at(u, 0), sums.at(u, 1)
+        for c in k.vectors(C):
+            S[c] = k.zeros(1, WIDE)
+            lost[c] = k.zeros(1, WIDE)
+        for group in _groups(k, *_block(k, u), together):
+            lines = [x.at(*unflatten(r, J)) for r in group]
+            for c in k.vectors(C):
+                s, low = S[c], lost[c]
+                for line in lines:
+                    s, more = two_sum(s, line[c].to(WIDE))
+                    low = low + more
+                S[c], lost[c] = s, low
+    for c0, c1 in channel_blocks(k, C):
+        for c in k.vectors(c0, c1):
+            top, rest = k.var(k.zeros(1, WIDE)), k.var(k.zeros(1, WIDE))
+            for b in k.range(blocks):
+                add(top, rest, sums[b, 0, c])
+                rest += sums[b, 1, c]
+            means[c] = joined(top, rest) / k.scalar("count", WIDE)
+    return means
 
 
 def _apply_rows(

@@ -3,6 +3,7 @@
 Statistics take one pass over x - x[0], in f64: since x[0] is of the row, (x[0] - mean)² is at most n times
 the variance, so that no more than a factor n of f64's precision is lost whatever the mean; a constant row
 comes out exact, and nothing overflows at 1e30. (RMS norm's sum of squares cannot cancel and takes no shift.)
+Of f64 rows the mean comes first, from a compensated sum, and is the shift.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from vlug.engines.cpu.kernels.common import (
     units,
     whole,
 )
+from vlug.engines.cpu.kernels.compensated import line_mean, sums_of, total
 
 __all__ = [
     "WIDE",
@@ -100,10 +102,10 @@ def flushed(k: Kernel, lo: Int, hi: Int) -> Iterator[tuple[Int, Int]]:
 class _Rows:
     """Views of a problem: full tensors (*I, *R, L), what a row shares (*R, L), statistics (*I)."""
 
-    def __init__(self, k: Kernel, kinds: Kinds, outer: int, inner: int, unit: str):
+    def __init__(self, k: Kernel, kinds: Kinds, outer: int, inner: int, unit: str, wide: bool = False):
         self.k, self.kinds, self.unit = k, kinds, unit
         self.I, self.R, self.L = sizes(k, "i", outer), sizes(k, "r", inner), k.size("L")
-        self.dtype = dtype_of(kinds)
+        self.dtype, self.wide = WIDE if wide else dtype_of(kinds), wide
 
     def _steps(self, name: str, stem: str, n: int) -> list[Int]:
         return sizes(self.k, f"{name}_{stem}", n)
@@ -143,13 +145,20 @@ def _part(v: View | None, r: Sequence[Int]) -> Any:
     return None if v is None else v.at(*r)
 
 
-def _finish(k: Kernel, s: Any, q: Any, shift: Any) -> tuple[Any, Any]:
-    """(mean, inv_std) in f64; mean None for RMS norm."""
+def _finish(k: Kernel, s: Any, q: Any, shift: Any, exact: bool) -> tuple[Any, Any]:
+    """(mean, inv_std) in f64; mean None for RMS norm. exact: the shift is the mean."""
     count, eps = k.scalar("count", WIDE), k.scalar("eps", WIDE)
     if shift is None:
         return None, 1.0 / sqrt(q / count + eps)
     d = s / count
-    return d + shift, 1.0 / sqrt(maximum(q / count - d * d, 0.0) + eps)
+    return shift if exact else d + shift, 1.0 / sqrt(maximum(q / count - d * d, 0.0) + eps)
+
+
+def _shift(k: Kernel, rows: _Rows, line: View) -> Any:
+    """What to take from a row's elements before they are summed."""
+    if rows.dtype == WIDE:
+        return line_mean(k, line, rows.R, 0, rows.L, k.scalar("count", WIDE))
+    return first_of(k, line, k.size("N"))
 
 
 def _apply(
@@ -191,12 +200,12 @@ def forward_rows(
         for group in groups(k, u * RB, k.min((u + 1) * RB, M), TOGETHER):
             at = [rows.index(m) for m in group]
             views = [x.at(*i) for i in at]
-            shifts = [first_of(k, v, k.size("N")) if centred else None for v in views]
+            shifts = [_shift(k, rows, v) if centred else None for v in views]
             lines = []
             for i, m, view, shift, sums in zip(
                 at, group, views, shifts, moments(k, views, rows.R, 0, rows.L, shifts)
             ):
-                mean, inv = _finish(k, *sums, shift)
+                mean, inv = _finish(k, *sums, shift, rows.dtype == WIDE)
                 _put(means, rows.stat_index(m), mean)
                 _put(invs, rows.stat_index(m), inv)
                 lines.append((view, y.at(*i), mean, inv))
@@ -226,10 +235,22 @@ def forward_pieces(
     fits = aligned(k, y) if stream else None
     M, per = k.size("rows"), k.size("pieces")
     sums = k.shared(M, per, 2, dtype=WIDE)
+    exact = centred and rows.dtype == WIDE
+    plain = k.shared(M, per, 2, dtype=WIDE) if exact else None
+    for u in units(k, M * per) if plain is not None else ():
+        m, lo, hi = _pieces(k, u, rows.L)
+        for i, v in enumerate(sums_of(k, x.at(*rows.index(m)), rows.R, lo, hi)):
+            plain[m, u % per, i] = v
+
+    def shift_of(m: Int, line: View) -> Any:
+        if plain is not None:
+            return total(k, plain.at(m), per) / k.scalar("count", WIDE)
+        return first_of(k, line, k.size("N")) if centred else None
+
     for u in units(k, M * per):
         m, lo, hi = _pieces(k, u, rows.L)
         line = x.at(*rows.index(m))
-        shift = first_of(k, line, k.size("N")) if centred else None
+        shift = shift_of(m, line)
         ((s, q),) = moments(k, [line], rows.R, lo, hi, [shift])
         sums[m, u % per, 0] = s
         sums[m, u % per, 1] = q
@@ -237,8 +258,7 @@ def forward_pieces(
         m, lo, hi = _pieces(k, u, rows.L)
         i = rows.index(m)
         line = x.at(*i)
-        shift = first_of(k, line, k.size("N")) if centred else None
-        mean, inv = _finish(k, *_total(k, sums.at(m), per), shift)
+        mean, inv = _finish(k, *_total(k, sums.at(m), per), shift_of(m, line), exact)
         with k.when((u % per).eq(0)):
             _put(means, rows.stat_index(m), mean)
             _put(invs, rows.stat_index(m), inv)
@@ -287,16 +307,19 @@ def _sums(
         for l0, l1 in flushed(k, lo, hi):
             local = [(k.var(k.zeros(1, rows.dtype)), k.var(k.zeros(1, rows.dtype))) for _ in lines]
             for n in k.vectors(l0, l1):
-                gs = [g[n] for g, _ in views]
-                ps = [g * k.valid(n, l.centred(x[n]) * l.inv) for g, l, (_, x) in zip(gs, lines, views)]
+                gs = [g[n].to(rows.dtype) for g, _ in views]
+                normal = [
+                    k.valid(n, l.centred(x[n].to(rows.dtype)) * l.inv) for l, (_, x) in zip(lines, views)
+                ]
+                ps = [g * h for g, h in zip(gs, normal)]
                 for v, terms in zip(to, (ps, gs)):
                     if v is not None:
                         v[n] = v[n] + tree(terms)
                 if dx:
-                    f = None if factor is None else factor[n]
-                    for (s, t), g, p in zip(local, gs, ps):
+                    f = None if factor is None else factor[n].to(rows.dtype)
+                    for (s, t), g, p, h in zip(local, gs, ps, normal):
                         s += g if f is None else g * f
-                        t += p if f is None else p * f
+                        t += p if f is None else product(g, f) * h if rows.wide else p * f
             for (s, t), (a, b) in zip(totals, local):
                 s += a.to(WIDE).sum()
                 t += b.to(WIDE).sum()
@@ -321,11 +344,14 @@ def _gradient(
         views = [(l.dy.at(*r), l.x.at(*r), _part(l.dx, r)) for l in lines]
         for past in both_ways(k, fits):
             for n in k.vectors(lo, hi, by=2):
-                f = None if factor is None else factor[n]
+                f = None if factor is None else factor[n].to(rows.dtype)
                 for l, (g, x, out), (first, second) in zip(lines, views, means):
-                    v = g[n] if f is None else product(g[n], f)
+                    v = g[n].to(rows.dtype)
+                    v = v if f is None else product(v, f)
                     v = v if l.mean is None else v - first
-                    out.store(n, (v - l.centred(x[n]) * l.inv * second) * l.inv, stream=past and whole(n))
+                    normal = l.centred(x[n].to(rows.dtype)) * l.inv
+                    away = product(normal, second) if rows.wide else normal * second
+                    out.store(n, (v - away) * l.inv, stream=past and whole(n))
 
 
 def _backward_views(rows: _Rows) -> tuple[Any, ...]:
@@ -336,10 +362,16 @@ def _backward_views(rows: _Rows) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def backward_rows(k: Kernel, kinds: Kinds, outer: int, inner: int, unit: str, stream: bool) -> None:
-    """Blocks of RB rows, whose sums of dy · x̂ and dy wait in the workspace."""
+def backward_rows(
+    k: Kernel, kinds: Kinds, outer: int, inner: int, unit: str, wide: bool, stream: bool
+) -> None:
+    """Blocks of RB rows, whose sums of dy · x̂ and dy wait in the workspace.
+
+    wide: in f64 whatever the types and rounded step by step as in the definition, for rows of one element,
+    whose dx is a difference of nearly equal numbers.
+    """
     k.quick = True
-    rows = _Rows(k, kinds, outer, inner, unit)
+    rows = _Rows(k, kinds, outer, inner, unit, wide)
     dy, x, scale, means, invs, dx, dscale, dbias = _backward_views(rows)
     fits = aligned(k, dx) if stream else None
     blocks, RB, M = k.size("blocks"), k.size("RB"), k.size("rows")

@@ -189,6 +189,20 @@ def test_run_where_elements_of_an_input_share_memory(capsys):
     assert d["errors"]["y"]["good"]
 
 
+def test_run_where_a_result_holds_infinities(capsys):
+    """CTC's saved logarithms of what cannot be are -inf: equal to the reference, not wrong."""
+    line = "ctc_loss x=9x2x5 target=2x3:i64 input_lengths=2:i64 target_lengths=2:i64"
+    d = as_json(capsys, "run", line, "--budget", "0.001", "--warm")
+    assert {name: e["good"] for name, e in d["errors"].items()} == {"loss": True, "alpha": True}
+
+
+@pytest.mark.parametrize("option", ["--seed=3", "--dtype=bf16", "--variant=nhwc", "--at=start"])
+def test_run_says_which_options_are_of_strict(capsys, option):
+    code, _, err = run(capsys, "run", "relu x=4x8", option)
+    assert code == 2
+    assert f"argument {option.partition('=')[0]}: only with --strict" in err
+
+
 def test_run_fails_where_the_result_is_wrong(capsys, monkeypatch):
     module = import_module("vlug.cli.run")
     right = module.evaluate

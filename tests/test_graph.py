@@ -106,7 +106,8 @@ def test_the_line_follows_changes() -> None:
     ("line", "error", "message"),
     [
         ("", ParseError, "no operation"),
-        ("convolve x=2", ParseError, "'convolve' is unknown; there are add, avg_pool"),
+        ("batch_norm x=2", ParseError, "'batch_norm' is unknown; the nearest are batchnorm, .*`vlug list"),
+        ("xyzzy x=2", ParseError, r"'xyzzy' is unknown \(`vlug list operations`"),
         ("relu y=2x3", ParseError, "attribute 'y' is unknown"),
         ("relu x=2x3 z", ParseError, "'z' is neither"),
         ("relu x=abc", ParseError, "x='abc' is neither dims nor a tensor"),

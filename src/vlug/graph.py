@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from vlug.dtypes import F32, DType
@@ -349,5 +350,9 @@ class Graph(Methods):
 
 def _operation(name: str) -> type[Operation]:
     if name not in OPERATIONS:
-        raise ParseError(f"operation: {name!r} is unknown; there are {', '.join(sorted(OPERATIONS))}")
+        near = get_close_matches(name, OPERATIONS, 5, 0.5)
+        like = f"; the nearest are {', '.join(near)}" if near else ""
+        raise ParseError(
+            f"operation: {name!r} is unknown{like} (`vlug list operations` tells all {len(OPERATIONS)})"
+        )
     return OPERATIONS[name]

@@ -171,7 +171,7 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     **{n: {"x": f(*X), "axes": (1, 2), "keepdims": False} for n in ("sum", "mean", "prod", "amax", "amin")},
     **{
-        f"{n}_backward": {"dy": f(2, 4), "shape": X, "axes": (1, 2), "keepdims": False}
+        f"{n}_backward": {"dy": f(2, 4), "size": X, "axes": (1, 2), "keepdims": False}
         for n in ("sum", "mean")
     },
     "prod_backward": {"dy": f(2, 4), "x": f(*X), "axes": (1, 2), "keepdims": False},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -133,6 +134,18 @@ def test_pointwise_and_reductions() -> None:
     near(vlug.mean(x, (0, -1)), x.mean((0, 2)))
     near(vlug.sum_backward(y[:, 0], (5, 3), 1), np.repeat(y, 3, 1))
     near(vlug.mean_backward(y, (5, 4), 1, keepdims=True), np.repeat(y, 4, 1) / 4)
+
+
+def test_whatever_gives_one_array_takes_out() -> None:
+    """`out` by keyword, for every call whose result is one array; in-place steps and tuples have none."""
+    for name in f.__all__:
+        has = inspect.signature(getattr(f, name))
+        if has.return_annotation == "Array":
+            assert "out" in has.parameters, name
+    dx = np.empty((5, 3), np.float32)
+    assert vlug.sum_backward(data(5), size=(5, 3), axes=1, out=dx) is dx
+    near(dx, np.repeat(data(5)[:, None], 3, 1))
+    near(vlug.mean_backward(data(5), size=(5, 3), axes=1, out=dx), np.repeat(data(5)[:, None], 3, 1) / 3)
 
 
 def test_pooling() -> None:

@@ -48,16 +48,20 @@ def mean(x: Any, axes: Ints = (), *, keepdims: bool = False, out: Any = None) ->
     return one("reduction", {"x": arg(x, "x")}, "y", out, **at)
 
 
-def sum_backward(dy: Any, shape: Sequence[int], axes: Ints = (), *, keepdims: bool = False) -> Array:
-    """dx, of `shape`, of sum's dy."""
-    at = {"size": sizes_of(shape, "shape"), "axes": axes_of(axes), "keepdim": bool(keepdims)}
-    return one("reduction_backward", {"dy": arg(dy, "dy")}, "dx", None, **at)
+def sum_backward(
+    dy: Any, size: Sequence[int], axes: Ints = (), *, keepdims: bool = False, out: Any = None
+) -> Array:
+    """dx of sum's dy; size: the dims of sum's x."""
+    at = {"size": sizes_of(size, "size"), "axes": axes_of(axes), "keepdim": bool(keepdims)}
+    return one("reduction_backward", {"dy": arg(dy, "dy")}, "dx", out, **at)
 
 
-def mean_backward(dy: Any, shape: Sequence[int], axes: Ints = (), *, keepdims: bool = False) -> Array:
-    """dx, of `shape`, of mean's dy."""
-    at = {"mode": "mean", "size": sizes_of(shape, "shape"), "axes": axes_of(axes), "keepdim": bool(keepdims)}
-    return one("reduction_backward", {"dy": arg(dy, "dy")}, "dx", None, **at)
+def mean_backward(
+    dy: Any, size: Sequence[int], axes: Ints = (), *, keepdims: bool = False, out: Any = None
+) -> Array:
+    """dx of mean's dy; size: the dims of mean's x."""
+    at = {"mode": "mean", "size": sizes_of(size, "size"), "axes": axes_of(axes), "keepdim": bool(keepdims)}
+    return one("reduction_backward", {"dy": arg(dy, "dy")}, "dx", out, **at)
 
 
 def reduce(x: Any, mode: str, axes: Ints = (), *, keepdims: bool = False, out: Any = None) -> Array:

@@ -126,6 +126,9 @@ def test_activations(isa):
     d = x.astype(np.float64)
     s = 1 / (1 + np.exp(-d))
     np.testing.assert_allclose(run(isa, "silu", x), d * s, rtol=1e-6, atol=1e-7)
+    low = np.linspace(-112, -80, 1001, dtype=np.float32)  # e^x is denormal below -87.3, the product later
+    want = low.astype(np.float64) * np.exp(low.astype(np.float64))
+    np.testing.assert_allclose(run(isa, "silu", low), want, rtol=1e-6, atol=112 * 2.0**-149)
     np.testing.assert_allclose(run(isa, "softplus", x), np.log1p(np.exp(d)), rtol=1e-6, atol=1e-7)
     gelu = d / 2 * (1 + erf64(d / math.sqrt(2)))
     np.testing.assert_allclose(run(isa, "gelu", x), gelu, rtol=2e-6, atol=5e-7)
@@ -273,6 +276,10 @@ def test_powers_and_remainders(isa):
         with np.errstate(all="ignore"):
             exact = np.power(a.astype(L), b.astype(L))  # 64 bits: enough for f32, about 2^-5 ulp of f64 off
             assert ulps(apply(isa, "pow", a, b), exact).max() <= most + 0.1
+            tiny = (rng.integers(1, 1 << 20, 1 << 10) * np.finfo(kind).smallest_subnormal).astype(kind)
+            top = np.full(1 << 9, np.finfo(kind).max, kind)
+            a = np.concatenate([a, a[-512:], top, tiny[::-1]])
+            b = np.concatenate([b, tiny, tiny])
             want, got = np.fmod(a, b), apply(isa, "fmod", a, b)
         np.testing.assert_array_equal(got, want)
         assert (np.signbit(got) == np.signbit(want))[~np.isnan(want)].all()

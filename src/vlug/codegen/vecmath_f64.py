@@ -250,17 +250,21 @@ def fmod(x: Val, y: Val) -> Val:
     """x - y · trunc(x / y), exactly (f32 or f64): the sign of x; NaN where y is 0, x infinite or either NaN.
 
     The quotient is taken a mantissa's worth of bits at a time, from the top; each partial remainder is exact.
+    Denormals count by their highest bit, else a step's quotient had more bits than a mantissa.
     """
     k, double = x.k, x.type is F64
     kind, mantissa = ("i64", 52) if double else ("i32", 23)
     bias, step = (1023, 45) if double else (127, 18)
+    normal = 2.0 ** (1 - bias)
     usual = (absolute(x) < _INF) & (absolute(y) > 0.0)
     bounded = usual & (absolute(y) < _INF)
     a = select(bounded, absolute(x), 0.0)
     b = select(bounded, absolute(y), 1.0)
 
     def exponent(v: Val) -> Val:
-        return v.bits(kind) >> mantissa
+        """Of v ≥ 0, from 0 for the least denormal on."""
+        above = v.bits(kind) + (mantissa << mantissa)
+        return select(v < normal, (v * 2.0**mantissa).bits(kind), above) >> mantissa
 
     def two_to(n: Val) -> Val:
         return ((n + bias) << mantissa).bits("f64" if double else "f32")
@@ -271,8 +275,9 @@ def fmod(x: Val, y: Val) -> Val:
     r = k.var(a)
     for _ in k.range(trips):
         ahead = maximum(exponent(r) - least - step, 0)
-        half = ahead >> 1
-        unit = b * two_to(half) * two_to(ahead - half)
+        quarter = ahead >> 2
+        scale = two_to(quarter)
+        unit = b * scale * scale * scale * two_to(ahead - quarter * 3)
         rest = fma(-floor(r / unit), unit, r)
         rest = select(rest < 0.0, rest + unit, rest)
         r.set(select(rest >= unit, rest - unit, rest))

@@ -17,7 +17,7 @@ __all__ = ["CtcLoss", "CtcLossBackward"]
 
 
 def _lse(*terms: Array) -> Array:
-    """log Σ exp, of -inf alone -inf."""
+    """log Σ exp, of -inf alone -inf; NaN with inf among the terms, which no probability has (as PyTorch)."""
     top = np.maximum.reduce(terms)
     at = np.where(np.isneginf(top), np.zeros((), top.dtype), top)
     total = np.zeros_like(top)
@@ -133,7 +133,7 @@ class CtcLoss(_Ctc):
     first input_lengths[n] steps and target_lengths[n] labels of a sequence count. A target that no alignment
     fits has loss inf, or 0 with zero_infinity. alpha (N, T, 2 S + 1), kept for the gradient: log of the
     probability of all paths to a state, -inf past the lengths. longest: some target must have all S labels
-    (PyTorch's alpha is as wide as the longest target).
+    (PyTorch's alpha is as wide as the longest target). An x of inf gives NaN where paths may meet (as there).
     """
 
     longest: bool = False

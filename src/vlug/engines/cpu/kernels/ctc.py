@@ -129,9 +129,10 @@ class Sequence1:
         k = self.k
         last = row[self.states + (PAD - 1)]
         before = row[self.states + (PAD - 2)]  # of a target of no labels: the pad
-        found = -_lse(last, before)
-        none = select(self.k.compare("==", self.count, 0), k.val(0.0, dtype=self.dtype), -LOW)
-        return select(self.k.compare("==", self.steps, 0), none, found)
+        blank = k.compare("==", self.count, 0)
+        found = -select(blank, last, _lse(last, before))  # of one state no log-sum-exp, which has NaN for inf
+        none = select(blank, k.val(0.0, dtype=self.dtype), -LOW)
+        return select(k.compare("==", self.steps, 0), none, found)
 
 
 def _low(k: Kernel, rows: View, count: int, width: Int) -> None:

@@ -126,8 +126,8 @@ def tanh(x: Val) -> Val:
     """Hyperbolic tangent, within 2 ulp."""
     a, s = absolute(x), x * x
     small = fma(x * s, _horner(s, _TANH), x)
-    large = 1.0 - 2.0 / (exp(a + a) + 1.0)
-    return copysign(select(a < 0.625, small, large), x)
+    large = 1.0 - 2.0 / (_exp_between(minimum(a + a, 20.0)) + 1.0)  # 1 from there on
+    return copysign(select(a >= 0.625, large, small), x)  # NaN is small's
 
 
 @_typed
@@ -153,12 +153,18 @@ def sigmoid(x: Val) -> Val:
 
 def _exp_below(x: Val) -> Val:
     """e^x of x ≤ 0, within 1 ulp; scaled by 2^(n + 64), then by 2^-64, so that bits are lost gradually."""
-    least = maximum(x, -110.0)
-    t = fma(least, 1.44269504, _TURNS)
+    return _exp_between(maximum(x, -110.0), 64) * 2.0**-64
+
+
+def _exp_between(x: Val, up: int = 0) -> Val:
+    """2^up · e^x where that is a normal number, within 1 ulp: neither over- nor underflow to look out for.
+    Of NaN it is anything."""
+    t = fma(x, 1.44269504, _TURNS)
     n = t - _TURNS
-    r = fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, least))
+    r = fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))
     y = fma(r * r, _horner(r, _EXP), r) + 1.0
-    return (y.bits("i32") + ((t.bits("i32") << 23) + (64 << 23))).bits("f32") * 2.0**-64
+    scale = t.bits("i32") << 23
+    return (y.bits("i32") + (scale + (up << 23) if up else scale)).bits("f32")
 
 
 @_typed

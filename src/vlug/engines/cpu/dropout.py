@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
 from vlug.engines.cpu.nest import native, no_kernels, parts
-from vlug.engines.cpu.pointwise import BLOCK, STREAM
+from vlug.engines.cpu.pointwise import BLOCK, past_caches
 from vlug.graph import Graph
 from vlug.ops.dropout import threshold
 from vlug.tensor import Tensor, contiguous_strides
@@ -66,7 +66,7 @@ class DropoutEngine(Engine):
             inner=(steps[0], steps[-1]),
             outer=len(outer),
             whole=all(w % 4 == 0 for _, w, _ in outer),
-            stream=not outer and steps[-1] == 1 and y.nbytes > STREAM,
+            stream=not outer and steps[-1] == 1 and past_caches(y),
         )
 
 

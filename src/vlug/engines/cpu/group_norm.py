@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
 from vlug.engines.cpu.nest import Axis, channel_parts, folded, native, no_kernels, parts
-from vlug.engines.cpu.row_norm import mixed_f64, past_caches
+from vlug.engines.cpu.pointwise import past_caches
+from vlug.engines.cpu.row_norm import mixed_f64
 from vlug.graph import Graph
 from vlug.ops.base import need
 from vlug.tensor import Tensor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
 from vlug.engines.cpu.nest import Axis, channel_parts, folded, native, no_kernels, parts, product
-from vlug.engines.cpu.pointwise import STREAM
+from vlug.engines.cpu.pointwise import past_caches
 from vlug.graph import Graph
 from vlug.ops.base import need
 from vlug.tensor import Tensor
@@ -86,7 +86,7 @@ class BatchnormEngine(Engine):
             constants["relu"] = relu
         if not plan.rows:
             constants["unit"] = plan.unit
-        big = outs[0] is not None and outs[0].nbytes > STREAM
+        big = past_caches(outs[0])
         constants["stream"] = big and (plan.rows or plan.unit)
         stem = {"batchnorm": "training", "batchnorm_inference": "inference"}.get(op.name, "backward")
         if stem == "inference" and not plan.rows:

@@ -15,7 +15,7 @@ from vlug.tensor import Tensor
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
 
-__all__ = ["PointwiseEngine"]
+__all__ = ["BLOCK", "PointwiseEngine", "past_caches"]
 
 _MODULES = ("pointwise", "arithmetic", "logic", "identity", "activation")
 #: Every operation of the pointwise families, and the broadcast of a sum's gradient.
@@ -34,8 +34,16 @@ _MOST_HEAVY = 8
 _COMPUTED = {"bf16": "f32", "f16": "f32", "u8": "i32"}
 #: Results of more bytes go past the caches (ReLU of 25.7 MB: 1.0 ms against 1.5; below 13 MB it loses).
 STREAM = 13 << 20
+#: Memory for results from here on comes fresh from the system each time (glibc's mmap threshold at its most):
+#: its pages are in the caches, since they have just been zeroed, and storing past them costs a quarter more.
+FRESH = 32 << 20
 #: Elements of a block: what one unit of work does.
 BLOCK = 16384
+
+
+def past_caches(t: Tensor | None) -> bool:
+    """Whether a result is stored past the caches."""
+    return t is not None and STREAM < t.nbytes < FRESH
 
 
 class PointwiseEngine(Engine):
@@ -76,7 +84,7 @@ class PointwiseEngine(Engine):
         nest = _Nest.of(chain)
         nbytes = chain.work
         values: dict[str, Any] = {**nest.values(nbytes), **chain.scalars}
-        stream = nest.dense and any(t.nbytes > STREAM for t in graph.outputs)
+        stream = nest.dense and any(past_caches(t) for t in graph.outputs)
         return native(
             pointwise,
             device,

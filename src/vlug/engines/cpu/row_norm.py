@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlug.engines.base import Engine, EngineConfig, Program
 from vlug.engines.cpu.nest import Axis, channel_parts, folded, native, no_kernels, parts, product
-from vlug.engines.cpu.pointwise import STREAM
+from vlug.engines.cpu.pointwise import past_caches
 from vlug.graph import Graph
 from vlug.ops.base import need
 from vlug.tensor import Tensor
@@ -15,7 +15,7 @@ from vlug.tensor import Tensor
 if TYPE_CHECKING:
     from vlug.runtime.device import CpuDevice
 
-__all__ = ["RowNormEngine", "mixed_f64", "past_caches"]
+__all__ = ["RowNormEngine", "mixed_f64"]
 
 #: Tensors by letter, in the order of their kernels; those of a row, those of all rows.
 _FORWARD, _BACKWARD = "xsbymv", "gxsmvdpq"
@@ -24,14 +24,6 @@ _FULL, _ROW, _STAT = "xygd", "sbpq", "mv"
 FEW, LONG, PIECES = 16, 16384, 64
 #: Blocks of rows whose sums of gradients are kept apart, and the fewest rows of one.
 BLOCKS, LEAST = 64, 8
-#: Memory for results from here on comes fresh from the system each time (glibc's mmap threshold at its most):
-#: its pages are in the caches, since they have just been zeroed, and storing past them costs a quarter more.
-FRESH = 32 << 20
-
-
-def past_caches(t: Tensor | None) -> bool:
-    """Whether a result is stored past the caches."""
-    return t is not None and STREAM < t.nbytes < FRESH
 
 
 def mixed_f64(graph: Graph) -> str | None:

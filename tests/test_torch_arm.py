@@ -270,7 +270,7 @@ time.sleep(0.5)
 def test_signatures_are_torchs() -> None:
     """Kinds and results follow PyTorch's own schemas."""
     letters = {
-        "Tensor": "TM", "Tensor?": "OR", "int[]": "I", "SymInt[]": "I", "int": "i", "SymInt": "is",
+        "Tensor": "TM", "Tensor?": "OR", "int[]": "Il", "SymInt[]": "I", "int": "i", "SymInt": "is",
         "bool": "bx", "float": "dv", "bool[]": "BC", "Scalar": "S", "int?": "P", "ScalarType?": "L",
         "ScalarType": "t", "MemoryFormat?": "L", "MemoryFormat": "t", "str": "a", "bool?": "o", "float?": "D",
         "int[]?": "J", "SymInt[]?": "J", "Scalar?": "F", "Tensor[]": "NE",

@@ -191,3 +191,54 @@ def test_softmax_in_f64(f: Any) -> None:
 
     name = f"_{f.__name__}"
     off_on(step, name, f"{name}_backward_data", rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_ctc_loss(dtype: Any) -> None:
+    near = {"rtol": NEAR[dtype] * 8, "atol": NEAR[dtype] * 8}
+    taken = ("_ctc_loss", "_ctc_loss_backward")
+    g = torch.Generator().manual_seed(4)
+    x0 = rand(14, 3, 6, dtype=dtype)
+    target = torch.randint(1, 6, (3, 5), generator=g)
+
+    def step(t: Any, steps: Any, labels: Any, reduction: str = "mean", zero: bool = False) -> Any:
+        x = x0.detach().requires_grad_()
+        logs = x.log_softmax(2)
+        y = F.ctc_loss(logs, t, steps, labels, 0, reduction, zero)
+        return [y, torch.autograd.grad(y.sum() * 1.5, [x, logs])]
+
+    # one key, other lengths each time; 2 steps are too few for 5 labels: the loss is infinite
+    for steps, labels in (([14, 14, 14], [5, 5, 5]), ([9, 2, 14], [0, 5, 3]), ([14, 13, 12], [5, 1, 2])):
+        for reduction in ("mean", "sum", "none"):
+            for zero in (False, True):
+                at = target, steps, labels, reduction, zero
+                off_on(lambda at=at: step(*at), *taken, **near)
+        as_tensors = torch.tensor(steps), torch.tensor(labels, dtype=torch.int32)
+        off_on(lambda v=as_tensors: step(target, *v), *taken, **near)
+    logs = x0.log_softmax(2)
+    full = [14] * 3, [5] * 3
+    for lengths, name in ((full, ""), (tuple(map(torch.tensor, full)), ".Tensor")):
+
+        def raw(lengths: Any = lengths) -> Any:
+            loss, alpha = A._ctc_loss(logs, target, *lengths, 0, False)
+            grads = torch.ones((), dtype=dtype).expand(3)
+            return [loss, alpha, A._ctc_loss_backward(grads, logs, target, *lengths, loss, alpha, 0)]
+
+        off_on(raw, f"_ctc_loss{name}", f"_ctc_loss_backward{name}", **near)
+    # stock's: no target of all five labels, targets in a row, int32, other layouts of x are taken
+    off_on(lambda: step(target, [14, 9, 8], [4, 4, 3]), **near)
+    off_on(lambda: step(target.reshape(-1)[:9], [14, 9, 8], [4, 3, 2]), **near)
+    off_on(lambda: step(target.int(), *full), **near)
+    turned = logs.transpose(0, 1).contiguous().transpose(0, 1)
+    off_on(lambda: F.ctc_loss(turned, target, *full, reduction="none"), "_ctc_loss", **near)
+    many = rand(4, 300, 3, dtype=dtype).log_softmax(2)  # more lengths than an adapter holds
+    off_on(lambda: F.ctc_loss(many, target[:1, :2].expand(300, 2) % 3, [4] * 300, [2] * 300), **near)
+    # errors are stock's
+    for steps, labels in (
+        ([15, 3, 3], [5, 5, 5]), ([14, 3, -1], [5, 5, 5]), ([14, 3], [5, 5, 5]), ([14, 3, 3], [5, 5, 6]),
+        ([14, 3, 3], [5, 5, -1]), ([14, 3, 3], [5, 5, 5, 5]),
+    ):  # fmt: skip
+        off_on(lambda s=steps, n=labels: F.ctc_loss(logs, target, s, n), **near)
+    off_on(lambda: F.ctc_loss(logs, target, *full, blank=6))
+    off_on(lambda: F.ctc_loss(logs, target[:2], *full))
+    off_on(lambda: F.ctc_loss(logs.bfloat16(), target, *full))

@@ -178,7 +178,7 @@ class CtcLoss(_Ctc):
             return (None,) * 4
         alpha = outputs[1] if len(outputs) > 1 else None
         op = CtcLossBackward(self.blank, self.zero_infinity, of_softmax=False)
-        return g.append(op, (grads[0], *inputs, alpha))[0], None, None, None
+        return g.append(op, (grads[0], *inputs, alpha, None))[0], None, None, None
 
     @classmethod
     def samples(cls) -> Iterator[str]:
@@ -194,7 +194,8 @@ class CtcLossBackward(_Ctc):
 
     of_softmax: x is a log-softmax, whose own gradient cancels exp(x) again; that form is PyTorch's and
     cuDNN's. 0: the derivative proper, without exp(x). Steps past input_lengths get 0; a target that no
-    alignment fits NaN, or 0 with zero_infinity. alpha: ctc_loss's; computed where it is left out.
+    alignment fits NaN, or 0 with zero_infinity. alpha, loss: ctc_loss's, the loss without
+    zero_infinity; computed where they are left out.
     """
 
     of_softmax: bool = True
@@ -207,6 +208,7 @@ class CtcLossBackward(_Ctc):
         "input_lengths",
         "target_lengths",
         "alpha?",
+        "loss?",
     )
     outputs: ClassVar[tuple[str, ...]] = ("dx",)
 
@@ -221,6 +223,10 @@ class CtcLossBackward(_Ctc):
             self.expect(alpha.dim == want, f"alpha {alpha.dim} must be {want}")
             if alpha.dtype != wide(x.dtype):
                 raise DTypeError(f"{self.name}: alpha is {alpha.dtype}, allowed is {wide(x.dtype)}")
+        loss = inputs[6]
+        if loss is not None:
+            self.check_dtypes(loss, x, same=(1,))
+            self.expect(loss.dim == (n,), f"loss {loss.dim} must be ({n},)")
         return (Tensor(x.dim, contiguous_strides(x.dim), x.dtype),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -234,7 +240,7 @@ class CtcLossBackward(_Ctc):
                     alpha = self._alphas(x[:steps, n], row)
                 else:
                     alpha = inputs[5][n, :steps, : states.size]
-                loss = self._loss(alpha)
+                loss = self._loss(alpha) if inputs[6] is None else inputs[6][n]
                 if steps == 0 or (self.zero_infinity and np.isposinf(loss)):
                     continue
                 onward = _shifted(skip.astype(x.dtype), -2)
@@ -265,3 +271,4 @@ class CtcLossBackward(_Ctc):
         lengths = "input_lengths=3:i64 target_lengths=3:i64"
         yield f"ctc_loss_backward dloss=3 x=12x3x7 target=3x4:i64 {lengths} of_softmax=0"
         yield f"ctc_loss_backward dloss=3 x=12x3x7 target=3x4:i64 {lengths} alpha=3x12x9"
+        yield f"ctc_loss_backward dloss=3 x=12x3x7 target=3x4:i64 {lengths} alpha=3x12x9 loss=3"

@@ -33,7 +33,10 @@ def _ctc(at: Inputs) -> None:
         at.put("target_lengths", np.diff(np.concatenate([[0], cuts, [target.dim[0]]])))
     if "alpha" in at.ports and at.get("alpha") is not None:
         ins = [at.get(p) for p in ("x", "target", "input_lengths", "target_lengths")]
-        at.put("alpha", CtcLoss(at.op.blank).reference(*ins)[1])
+        loss, alpha = CtcLoss(at.op.blank).reference(*ins)
+        at.put("alpha", alpha)
+        if "loss" in at.ports and at.get("loss") is not None:
+            at.put("loss", loss)
 
 
 FITS: dict[str, Fit] = {"ctc_loss": _ctc, "ctc_loss_backward": _ctc}

@@ -18,7 +18,8 @@ def _ctc(name: str, r: random.Random) -> str:
     if name == "ctc_loss_backward":
         words.insert(0, f"dloss={n}")
         width = 2 * (s if padded else n * min(s, 3)) + 1
-        words += [f"alpha={dims(n, t, width)}"] * r.randint(0, 1) + [f"of_softmax={r.randint(0, 1)}"]
+        words += [f"alpha={dims(n, t, width)}", f"loss={n}"][: r.randint(0, 2)]
+        words += [f"of_softmax={r.randint(0, 1)}"]
     words += [f"blank={r.randrange(c)}", f"zero_infinity={r.randint(0, 1)}"]
     return f"{name} {' '.join(words)}"
 

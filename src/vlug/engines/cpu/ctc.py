@@ -53,6 +53,7 @@ class CtcEngine(Engine):
             ("loss", "dloss"),
         ):
             if (t := tensors.get(port)) is not None:
+                stem = "known" if backward and port == "loss" else stem
                 values[f"{stem}_step"] = t.stride[0]
         values["least"] = target.dim[-1] if getattr(op, "longest", False) else 0
         return native(

@@ -2,7 +2,8 @@
 
 `at` finds an argument, `read` gives its values for the key, as int64:
   tensors: the address of an at::Tensor, 0 for none. Lists I, J: values' address, length (-1: none).
-  N, E: address of the first at::Tensor, length, bytes from one to the next. a: characters' address, length.
+  N, E, l: address of the first at::Tensor or value, length, bytes from one to the next.
+  a: characters' address, length.
   S, F: tag (-1: none), bits. P, D: whether given, value (0 for none). L, o: value or -1. Others: the value.
 Whatever is not as expected branches to `odd`: stock serves it.
 """
@@ -87,7 +88,7 @@ class UnboxedArguments:
         if kind == "N":  # an at::ITensorListRef: pointer, length, tag
             f.go_if(b.icmp_unsigned("!=", f.load32(f.word(value, 2)), I64(_UNBOXED)), odd)
             return f.load(value), f.load(value, 1), I64(8)
-        if kind == "E":
+        if kind in "El":
             return value, second(), I64(8)
         return (value,)
 
@@ -172,10 +173,10 @@ class BoxedArguments:
         if kind == "a":
             expect(_STRING)
             return f.load(value, _MEMBERS), f.load(value, _MEMBERS + 1)
-        if kind in "NE":
+        if kind in "NEl":
             expect(_LIST)
             first, n = _items(f, value)
-            self._all_are(f, first, n, _TENSOR, odd)
+            self._all_are(f, first, n, _INT if kind == "l" else _TENSOR, odd)
             return first, n, I64(16)
         return self._plain_list(f, kind, tag, value, odd)
 

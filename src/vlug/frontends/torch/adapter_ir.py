@@ -25,14 +25,17 @@ from vlug.frontends.torch.control import (
     DENIED,
     ENTRY,
     GIVES,
+    IS_LIST,
     IS_OUTPUT,
     IS_SCALAR,
     IS_WRITTEN,
     MAX_KEY,
+    MAX_LISTS,
     MAX_OUTER,
     MAX_RANK,
     MAX_RESULTS,
     MAX_SCALARS,
+    MAX_VALUES,
     ON,
     OP,
     OUTPUT_WORDS,
@@ -48,10 +51,12 @@ __all__ = ["build"]
 _OVER = 1 << 20
 #: What a call comes to: a plan was run; stock serves by decision; stock serves and no entry counts it.
 _STOCK, _TAKEN, _UNCOUNTED = 0, 1, 2
-#: A call's frame, in words: its key, its tensors, its scalars that are not in the key.
+#: A call's frame, in words: its key, its tensors, its scalars (of lists their addresses) that are not in the
+#: key, the values of those lists.
 _TENSORS = MAX_KEY + 8
 _SCALARS = _TENSORS + MAX_OUTER
-_FRAME = _SCALARS + 2 * MAX_SCALARS
+_LISTS = _SCALARS + 2 * MAX_SCALARS
+_FRAME = _LISTS + MAX_LISTS * MAX_VALUES
 #: Most tensors in a list that is taken one at a time.
 _MAX_EACH = 1 << 14
 
@@ -236,7 +241,9 @@ class _Adapters:
                     rc = f.entry.alloca(I32)
                     with b.if_else(known) as (number, tensor):
                         with number:
-                            f.store(f.word(scalars, which), slot)
+                            place = f.word(scalars, which)
+                            listed = b.icmp_unsigned("!=", b.and_(code, I64(IS_LIST)), I64(0))
+                            f.store(b.select(listed, f.load(place), place), slot)
                             b.store(I32(0), rc)
                         with tensor:
                             written = b.icmp_unsigned("!=", b.and_(code, I64(IS_WRITTEN)), I64(0))
@@ -380,10 +387,11 @@ class _Adapters:
         mine, source, place, key = f.args
         b = f.b
         tensors, scalars = f.word(key, _TENSORS), f.word(key, _SCALARS)
-        at, tensor, scalar = (f.entry.alloca(I64) for _ in range(3))
+        at, tensor, scalar, listed = (f.entry.alloca(I64) for _ in range(4))
         b.store(I64(1), at)
         b.store(I64(0), tensor)
         b.store(I64(0), scalar)
+        b.store(I64(0), listed)
         odd, following = f.block("odd"), f.block("following")
         f.store(b.or_(b.shl(self.control(f, "epoch"), I64(16)), f.load(mine, OP["number"])), key)
 
@@ -468,6 +476,19 @@ class _Adapters:
                     single = b.zext(b.bitcast(narrow, I32), I64)
                     f.store(single, scalars, b.add(b.shl(n, I64(1)), I64(1)))
                     b.store(b.add(n, I64(1)), scalar)
+                elif kind == "l":
+                    first, n, step = values
+                    place, lists = b.load(scalar), b.load(listed)
+                    f.go_if(b.icmp_unsigned(">", n, I64(MAX_VALUES)), odd)
+                    f.go_if(b.icmp_unsigned(">=", place, I64(MAX_SCALARS)), odd)
+                    f.go_if(b.icmp_unsigned(">=", lists, I64(MAX_LISTS)), odd)
+                    copy = f.word(f.word(key, _LISTS), b.mul(lists, I64(MAX_VALUES)))
+                    with f.loop(n) as i:
+                        f.store(f.load(b.add(first, b.mul(i, step))), copy, i)
+                    f.store(copy, scalars, b.shl(place, I64(1)))
+                    b.store(b.add(place, I64(1)), scalar)
+                    b.store(b.add(lists, I64(1)), listed)
+                    push(n)
                 elif kind != "x":
                     push(*values)
                 b.branch(following)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vlug.frontends.torch.keys import Arg, Varying
+from vlug.frontends.torch.keys import Arg, Varying, VaryingList
 from vlug.frontends.torch.operators import Operator
 
 __all__ = ["bound", "dtype_of"]
@@ -22,9 +22,10 @@ def dtype_of(number: int) -> Any:
 
 
 def bound(
-    op: Operator, values: Sequence[Any], tensor: Callable[[Arg], Any], number: Callable[[Varying], float]
-) -> Callable[[], Any]:
-    """The operator's call: `tensor` makes a tensor argument, `number` one that is in no key."""
+    op: Operator, values: Sequence[Any], tensor: Callable[[Arg], Any],
+    number: Callable[[Varying | VaryingList], Any],
+) -> Callable[[], Any]:  # fmt: skip
+    """The operator's call: `tensor` makes a tensor argument, `number` one, or a list, that is in no key."""
     import torch
 
     name, _, overload = op.name.partition(".")
@@ -37,7 +38,7 @@ def bound(
             return [tensor(a) for a in (v if isinstance(v, tuple) else (v,)) if a is not None]
         if isinstance(v, Arg):
             return tensor(v)
-        if isinstance(v, Varying):
+        if isinstance(v, (Varying, VaryingList)):
             return number(v)
         return list(v) if isinstance(v, tuple) else v
 

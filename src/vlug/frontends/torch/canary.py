@@ -19,8 +19,8 @@ from vlug.dtypes import F64
 from vlug.frontends.torch import decide, problems
 from vlug.frontends.torch.calls import bound, dtype_of
 from vlug.frontends.torch.canary_cases import Case, cases
-from vlug.frontends.torch.control import IS_OUTPUT, IS_SCALAR
-from vlug.frontends.torch.keys import Arg, Pass, Varying, read_key, torch_dtype
+from vlug.frontends.torch.control import IS_LIST, IS_OUTPUT, IS_SCALAR
+from vlug.frontends.torch.keys import Arg, Pass, Varying, VaryingList, read_key, torch_dtype
 from vlug.frontends.torch.loader import Loaded
 from vlug.frontends.torch.operators import OPERATORS, Operator
 from vlug.runtime.threads import Env
@@ -77,7 +77,10 @@ class _StandIn:
         codes = {p.order[n]: at[n] for n in p.order}
         places = {c & (IS_OUTPUT - 1): t for c, t in codes.items() if not c & (IS_OUTPUT | IS_SCALAR)}
 
-        def number(v: Varying) -> float:
+        def number(v: Varying | VaryingList) -> Any:
+            if isinstance(v, VaryingList):
+                values = (ctypes.c_int64 * v.length).from_address(codes[IS_SCALAR | IS_LIST | 2 * v.place])
+                return list(values)
             for code, type_ in enumerate((ctypes.c_double, ctypes.c_float), IS_SCALAR | 2 * v.place):
                 if code in codes:
                     return type_.from_address(codes[code]).value

@@ -39,17 +39,20 @@ ENTRY = {n: i for i, n in enumerate((
     "hash", "words", "plan", "outputs", "key", "calls", "count", "order", "passed",
 ))}  # fmt: skip
 FIRST_OP = 16
-#: Words of a key; tensors of a call and those handed to a plan; scalars that are not in the key.
+#: Words of a key; tensors of a call and those handed to a plan; scalars and lists that are not in the key,
+#: and the most values of such lists.
 MAX_KEY = 360
 MAX_OUTER = 40
 MAX_SCALARS = 8
+MAX_LISTS, MAX_VALUES = 2, 256
 MAX_RANK = 6
 MAX_RESULTS = 4
 #: Words an output's description takes: kind, rank, dtype, sizes, strides.
 OUTPUT_WORDS = 3 + 2 * MAX_RANK
 #: In an entry's order: an output has this added to its number; a tensor that is written, the next bit; a
-#: scalar, twice its number (as float64; as float32 one more) and the third.
-IS_OUTPUT, IS_WRITTEN, IS_SCALAR = 64, 128, 256
+#: scalar, twice its number (as float64; as float32 one more) and the third; a list of integers the fourth
+#: with it.
+IS_OUTPUT, IS_WRITTEN, IS_SCALAR, IS_LIST = 64, 128, 256, 512
 #: Values of an operator's `on`: bit 0 taken, bit 1 some thread has a wish of its own (`vlug.using`), bit 2 on
 #: the deny list (its calls are counted).
 ON, ASK_THREAD, DENIED = 1, 2, 4

@@ -11,7 +11,7 @@ from vlug.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, U8, DType
 from vlug.frontends.torch.operators import TENSOR_KINDS, Operator
 from vlug.tensor import Tensor, channels_last_strides, contiguous_strides
 
-__all__ = ["Arg", "Pass", "Varying", "read_key", "torch_dtype"]
+__all__ = ["Arg", "Pass", "Varying", "VaryingList", "read_key", "torch_dtype"]
 
 #: PyTorch's numbers of the element types that we take (c10::ScalarType).
 _DTYPES = {0: U8, 3: I32, 4: I64, 5: F16, 6: F32, 7: F64, 11: BOOL, 15: BF16}
@@ -101,8 +101,16 @@ class Varying:
     place: int
 
 
+@dataclass(frozen=True)
+class VaryingList:
+    """Integers that are not in the key, but for how many: they come with each call. Place as Varying's."""
+
+    place: int
+    length: int
+
+
 def read_key(op: Operator, key: Sequence[int]) -> list[Any]:
-    """The arguments of a call: Arg or None, tuples of Arg or of int, int, bool, float, str, Varying."""
+    """The arguments of a call: Arg or None, tuples of Arg or of int, int, bool, float, str, Varying…"""
     at = 1
     places = scalars = 0
     out: list[Any] = []
@@ -136,6 +144,9 @@ def read_key(op: Operator, key: Sequence[int]) -> list[Any]:
             out.append(None)
         elif kind == "v":
             out.append(Varying(scalars))
+            scalars += 1
+        elif kind == "l":
+            out.append(VaryingList(scalars, word()))
             scalars += 1
         elif kind == "b":
             out.append(bool(word()))

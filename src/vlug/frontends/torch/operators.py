@@ -14,6 +14,7 @@ Kinds, one letter an argument, in schema order:
     long as the first, or empty (no tensor)
   v double that goes to the plan when it runs, not into the key: one that changes from call to call. A problem
     makes an operand of it (`Problem.scalar`).
+  l IntArrayRef whose length is in the key and whose values go to the plan when it runs (`Problem.numbers`)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 __all__ = ["BY_NAME", "FAMILIES", "KINDS", "OPERATORS", "TENSOR_KINDS", "Operator", "denied"]
 
 #: All kinds; an adapter knows each by its place here.
-KINDS = "TMORIJisbxdDSBCFPoaLtNEv"
+KINDS = "TMORIJisbxdDSBCFPoaLtNEvl"
 TENSOR_KINDS = "TMORE"
 
 
@@ -116,6 +117,10 @@ OPERATORS += (
     Operator("nll_loss_backward", "TTTOiiT", 1, "nll_loss"),
     Operator("nll_loss2d_forward", "TTOis", 2, "nll_loss", sym=True),
     Operator("nll_loss2d_backward", "TTTOisT", 1, "nll_loss", sym=True),
+    Operator("_ctc_loss", "TTllib", 2, "ctc_loss"),
+    Operator("_ctc_loss.Tensor", "TTTTib", 2, "ctc_loss"),
+    Operator("_ctc_loss_backward", "TTTllTTib", 1, "ctc_loss"),
+    Operator("_ctc_loss_backward.Tensor", "TTTTTTTib", 1, "ctc_loss"),
     Operator("mse_loss", "TTi", 1, "mse_loss"),
     Operator("mse_loss_backward", "TTTi", 1, "mse_loss"),
     Operator("smooth_l1_loss", "TTid", 1, "smooth_l1_loss"),

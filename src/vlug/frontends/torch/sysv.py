@@ -21,7 +21,7 @@ __all__ = ["Layout", "Shape", "layout", "shapes"]
 _CLASS = {
     "T": "g", "M": "g", "O": "g", "R": "g", "I": "gg", "J": "mmm", "i": "g", "s": "g", "b": "g", "x": "g",
     "d": "f", "D": "fg", "S": "g", "B": "g", "C": "g", "F": "g", "P": "gg", "o": "g", "a": "gg", "L": "g",
-    "t": "g", "N": "g", "E": "gg", "v": "f",
+    "t": "g", "N": "g", "E": "gg", "v": "f", "l": "gg",
 }  # fmt: skip
 _REGISTERS, _FLOATS = 6, 8
 

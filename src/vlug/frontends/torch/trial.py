@@ -16,7 +16,7 @@ from vlug import log
 from vlug.frontends import hooks
 from vlug.frontends.torch.calls import bound, dtype_of
 from vlug.frontends.torch.control import Entry
-from vlug.frontends.torch.keys import Arg, read_key
+from vlug.frontends.torch.keys import Arg, Varying, read_key
 from vlug.frontends.torch.operators import Operator
 
 __all__ = ["call_of", "possible", "trial"]
@@ -61,7 +61,7 @@ def call_of(op: Operator, key: tuple[int, ...]) -> Call:
             held[a.place] = tensor(a)
         return held[a.place]
 
-    call = bound(op, values, one, lambda v: 0.5)
+    call = bound(op, values, one, lambda v: 0.5 if isinstance(v, Varying) else [1] * v.length)
     if op.name == "max_pool2d_with_indices_backward":  # indices as its forward gives them
         _, x, *attributes, index = values
         plain = [list(v) if isinstance(v, tuple) else v for v in attributes]

@@ -37,6 +37,7 @@ class CtcMethods(Base):
         input_lengths: Tensor,
         target_lengths: Tensor,
         alpha: Tensor | None = None,
+        loss: Tensor | None = None,
         *,
         blank: int = 0,
         zero_infinity: bool = False,
@@ -45,6 +46,6 @@ class CtcMethods(Base):
     ) -> Tensor:
         """dx of ctc_loss's dloss; of_softmax: of an x that is a log-softmax."""
         at = {"blank": blank, "zero_infinity": zero_infinity, "of_softmax": of_softmax}
-        tensors = (dloss, x, target, input_lengths, target_lengths, alpha)
+        tensors = (dloss, x, target, input_lengths, target_lengths, alpha, loss)
         dx: Tensor = self.call("ctc_loss_backward", *tensors, **at, **options)
         return dx

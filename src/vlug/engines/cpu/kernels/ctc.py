@@ -173,12 +173,13 @@ def ctc_loss(k: Kernel, kinds: tuple[str | None, ...], padded: bool, zero_infini
 def ctc_loss_backward(
     k: Kernel, kinds: tuple[str | None, ...], padded: bool, zero_infinity: bool, of_softmax: bool
 ) -> None:
-    """Tensors: dloss x target input_lengths target_lengths alpha dx."""
+    """Tensors: dloss x target input_lengths target_lengths alpha loss dx."""
     dtype = computed(kinds[1])
     batch = Batch.of(k, kinds, padded, 1)
     T, N, C, S = (k.size(n) for n in "TNCS")
     dloss = k.view(N, strides=[k.size("loss_step")], dtype=kinds[0], at=0)
-    dx = k.view(T, N, C, strides=[k.size(f"d{i}") for i in range(3)], dtype=kinds[6], at=6)
+    dx = k.view(T, N, C, strides=[k.size(f"d{i}") for i in range(3)], dtype=kinds[7], at=7)
+    known = None if kinds[6] is None else k.view(N, strides=[k.size("known_step")], dtype=kinds[6], at=6)
     given = None
     if kinds[5] is not None:
         given = k.view(N, T, S * 2 + 1, strides=[k.size(f"a{i}") for i in range(3)], dtype=kinds[5], at=5)
@@ -200,6 +201,8 @@ def ctc_loss_backward(
                 for s in k.vectors(one.states):
                     alphas[0, s + PAD] = given[n, one.steps - 1, s]
             loss = one.loss(alphas.at(0))
+        if known is not None:
+            loss = known[n]
         betas, shares = k.scratch(2, width, dtype=dtype), k.scratch(C, dtype=dtype)
         parts = k.scratch(width, dtype=dtype)
         _low(k, betas, 2, width)

@@ -28,7 +28,18 @@ def cases(dtype: Any) -> list[Case]:
         last = A.nll_loss2d_backward(two[0], plane, spots, weight, reduction, ignore, total * 3)
         return [loss, weights, back, *two, last]
 
+    path, labels = r(6, 2, 5).log_softmax(2), torch.tensor([[1, 2], [3, 3]])
+    lengths = [6, 6], [2, 2]
+
+    def ctc(*lengths: Any) -> list[Any]:
+        loss, alpha = A._ctc_loss(path, labels, *lengths, 4, True)
+        back = A._ctc_loss_backward(x[:2, 0], path, labels, *lengths, loss, alpha, 4, True)
+        return [loss, alpha, back]
+
     return [
+        ("ctc_loss", lambda: ctc(*lengths)),
+        ("ctc_loss of tensors", lambda: ctc(*(torch.tensor(v) for v in lengths))),
+        ("ctc_loss called", lambda: F.ctc_loss(path, labels, *lengths)),
         ("sum", lambda: [x.sum(), x.sum(1), x.sum((0, 1), keepdim=True), A.sum.dim_IntList(x, [0], True)]),
         ("amax", lambda: [x.amax(), x.amax(1, True), A.amax(x, [0]), A.amin(x, [1], True), x.amin()]),
         ("prod", lambda: [x.prod(), A.prod(x), x.prod(1), A.prod.dim_int(x, 0, True)]),

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlug.dtypes import F32, DType
-from vlug.frontends.torch.control import IS_OUTPUT, IS_SCALAR, IS_WRITTEN, Output
-from vlug.frontends.torch.keys import Arg, Pass, Varying, torch_dtype
+from vlug.dtypes import F32, I64, DType
+from vlug.frontends.torch.control import IS_LIST, IS_OUTPUT, IS_SCALAR, IS_WRITTEN, Output
+from vlug.frontends.torch.keys import Arg, Pass, Varying, VaryingList, torch_dtype
 from vlug.graph import Graph
 from vlug.tensor import Tensor, channels_last_strides, contiguous_strides
 
@@ -51,6 +51,11 @@ class Problem:
         """A number that comes with each call (kind v), as an operand of no dimensions: float32 or float64."""
         self.order[name] = IS_SCALAR | 2 * arg.place | (1 if dtype is F32 else 0)
         return self.graph.like(name, Tensor((), (), dtype, name))
+
+    def numbers(self, name: str, arg: VaryingList) -> Tensor:
+        """Integers that come with each call (kind l), as an operand of one dimension."""
+        self.order[name] = IS_SCALAR | IS_LIST | 2 * arg.place
+        return self.graph.like(name, Tensor((arg.length,), (1,), I64, name))
 
     def changed(self, t: Tensor, arg: Arg) -> None:
         """A tensor of the graph that is written over an argument, which may be an input too."""

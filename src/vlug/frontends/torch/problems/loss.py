@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vlug.frontends.torch.keys import Pass
+from vlug.frontends.torch.keys import Arg, Pass, VaryingList
 from vlug.frontends.torch.problems.base import Maker, Problem, alike, formatted, same_memory, vectors
 
 __all__ = ["PROBLEMS"]
@@ -102,11 +102,59 @@ def _nll_backward(rank: int) -> Callable[..., None]:
     return make
 
 
+def _batch(p: Problem, x: Arg, target: Arg, *lengths: Arg | VaryingList) -> list[Any]:
+    """The tensors that CTC and its gradient read; PyTorch computes it in two dtypes."""
+    alike(x)
+    if x.dtype.name not in ("f32", "f64") or target.dtype.name != "i64":
+        raise Pass(f"dtypes {x.dtype.long_name}, {target.dtype.long_name}")
+    if x.rank != 3 or target.rank != 2 or target.dim[0] != x.dim[1] or 0 in target.dim:
+        raise Pass("targets that are not (sequences, labels)")
+    out: list[Any] = [p.input("x", x), p.input("target", target)]
+    for name, each in zip(("input_lengths", "target_lengths"), lengths):
+        if isinstance(each, VaryingList):
+            out.append(p.numbers(name, each))
+        elif each.dtype.name == "i64" and each.rank == 1:
+            out.append(p.input(name, each))
+        else:
+            raise Pass("lengths that are not one int64 a sequence")
+    return out
+
+
+def _ctc(p: Problem, x: Any, target: Any, steps: Any, labels: Any, blank: int, zero: bool) -> None:
+    """A target as long as the widest must be among them: alpha is as wide as the longest. Infinite losses
+    stay, PyTorch's caller sees to them."""
+    tensors = _batch(p, x, target, steps, labels)
+    t, n, _ = x.dim
+    like = [
+        formatted("loss", (n,), x.dtype, False),
+        formatted("alpha", (n, t, 2 * target.dim[1] + 1), x.dtype, False),
+    ]
+    for made in p.graph.ctc_loss(*tensors, blank=blank, longest=True, names=["loss", "alpha"], like=like):
+        p.output(made)
+
+
+def _ctc_backward(
+    p: Problem, dloss: Any, x: Any, target: Any, steps: Any, labels: Any, loss: Any, alpha: Any, blank: int,
+    zero: bool,
+) -> None:  # fmt: skip
+    alike(dloss, x, loss, alpha)
+    tensors = _batch(p, x, target, steps, labels)
+    more = p.input("alpha", alpha), p.input("loss", loss)
+    at: dict[str, Any] = {"blank": blank, "zero_infinity": zero}
+    like = [formatted("dx", x.dim, x.dtype, False)]
+    given = p.input("dloss", dloss)
+    p.output(p.graph.ctc_loss_backward(given, *tensors, *more, **at, names=["dx"], like=like))
+
+
 PROBLEMS: dict[str, Maker] = {
     "nll_loss_forward": _nll(2),
     "nll_loss_backward": _nll_backward(2),
     "nll_loss2d_forward": _nll(4),
     "nll_loss2d_backward": _nll_backward(4),
+    "_ctc_loss": _ctc,
+    "_ctc_loss.Tensor": _ctc,
+    "_ctc_loss_backward": _ctc_backward,
+    "_ctc_loss_backward.Tensor": _ctc_backward,
     "mse_loss": _pointwise("mse_loss"),
     "mse_loss_backward": _mse_backward,
     "smooth_l1_loss": _pointwise("smooth_l1_loss", "beta"),

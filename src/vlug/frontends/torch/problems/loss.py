@@ -139,11 +139,11 @@ def _ctc_backward(
 ) -> None:  # fmt: skip
     alike(dloss, x, loss, alpha)
     tensors = _batch(p, x, target, steps, labels)
-    more = p.input("alpha", alpha), p.input("loss", loss)
     at: dict[str, Any] = {"blank": blank, "zero_infinity": zero}
+    at |= {"alpha": p.input("alpha", alpha), "loss": p.input("loss", loss)}
     like = [formatted("dx", x.dim, x.dtype, False)]
     given = p.input("dloss", dloss)
-    p.output(p.graph.ctc_loss_backward(given, *tensors, *more, **at, names=["dx"], like=like))
+    p.output(p.graph.ctc_loss_backward(given, *tensors, **at, names=["dx"], like=like))
 
 
 PROBLEMS: dict[str, Maker] = {

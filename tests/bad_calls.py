@@ -211,6 +211,117 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
+def _pools() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Pools of one to three dimensions."""
+    for rank in (1, 2, 3):
+        x, small = (2, 3, 4, 6, 4)[: rank + 2], (2, 3, 2, 3, 2)[: rank + 2]
+        window = {"window": 2, "stride": 2, "padding": 0}
+        size = x[2:]
+        index = {"index": classes(4, *small)}
+        yield f"max_pool{rank}d", {"x": f(*x), **window, "dilation": 1, "ceil": False, "return_index": True}
+        back = {"dy": f(*small), **index, "size": size, **window, "dilation": 1}
+        yield f"max_pool{rank}d_backward", back
+        rest = {"ceil": False, "count_include_pad": True, "divisor": 0}
+        yield f"avg_pool{rank}d", {"x": f(*x), **window, **rest}
+        yield f"avg_pool{rank}d_backward", {"dy": f(*small), "size": size, **window, **rest}
+        yield f"adaptive_max_pool{rank}d", {"x": f(*x), "size": small[2:], "return_index": True}
+        yield f"adaptive_max_pool{rank}d_backward", {"dy": f(*small), **index, "size": size}
+        yield f"adaptive_avg_pool{rank}d", {"x": f(*x), "size": small[2:]}
+        yield f"adaptive_avg_pool{rank}d_backward", {"dy": f(*small), "size": size}
+
+
+def _convs() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Convolutions of one and three dimensions, transposed ones of one to three."""
+    at = {"stride": 1, "padding": 1, "dilation": 1, "groups": 2}
+    for rank in (1, 2, 3):
+        size, window = (5, 4, 3)[:rank], (3,) * rank
+        x, y = f(2, 6, *size), f(2, 8, *size)
+        if rank != 2:
+            w = f(8, 3, *window)
+            yield f"conv{rank}d", {"x": x, "w": w, "bias": f(8), **at}
+            yield f"conv{rank}d_backward", {"dy": y, "x": x, "w": w, **at}
+        w = f(6, 4, *window)
+        yield f"conv_transpose{rank}d", {"x": x, "w": w, "bias": f(8), "output_padding": 0, **at}
+        yield f"conv_transpose{rank}d_backward", {"dy": y, "x": x, "w": w, **at}
+
+
+def _norms() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Norms of rows and groups."""
+    row = {"normalized_shape": (5, 4)}
+    for name, scale, kept, by in (
+        ("layer_norm", f(5, 4), {"mean": f(2, 6, 1, 1), "inv_std": f(2, 6, 1, 1)}, row),
+        ("rms_norm", f(5, 4), {"inv_std": f(2, 6, 1, 1)}, row),
+        ("group_norm", f(6), {"mean": f(2, 3), "inv_std": f(2, 3)}, {"num_groups": 3}),
+        ("instance_norm", f(6), {"mean": f(2, 6, 1, 1), "inv_std": f(2, 6, 1, 1)}, {}),
+    ):  # fmt: skip
+        tail = {"scale": scale, "bias": scale, "eps": 1e-5, "statistics": True}
+        yield name, {"x": f(*X), **by, **tail}
+        yield f"{name}_backward", {"dy": f(*X), "x": f(*X), **by, **kept, "scale": scale}
+
+
+_CTC = {
+    "log_probs": f(6, 2, 5),
+    "targets": classes(4, 2, 3) + 1,
+    "input_lengths": np.array([6, 5]),
+    "target_lengths": np.array([3, 2]),
+    "blank": 0,
+    "reduction": "mean",
+    "zero_infinity": False,
+}
+_GRID = {"grid": f(2, 3, 3, 2), "mode": "bilinear", "padding_mode": "zeros", "align_corners": False}
+_ONE = ("absolute", "ceil", "cos", "erf", "exp", "floor", "ln", "negative", "reciprocal", "rsqrt", "sign",
+        "sin", "sqrt", "tan", "hardsigmoid", "hardswish", "mish", "relu6", "sigmoid", "silu", "tanh")  # fmt: skip
+_TWO = ("add_square", "div", "equal", "fmod", "greater", "greater_equal", "less", "less_equal", "maximum",
+        "minimum", "not_equal", "pow", "sub")  # fmt: skip
+#: Activations with arguments of their own.
+_ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "elu": {"alpha": 1.0},
+    "gelu": {"approximate": "tanh"},
+    "hardtanh": {"min_val": -1.0, "max_val": 1.0},
+    "leaky_relu": {"negative_slope": 0.1},
+    "softplus": {"beta": 1.0, "threshold": 20.0},
+    "swish": {"beta": 1.0},
+    **{n: {} for n in ("hardsigmoid", "hardswish", "mish", "relu6", "silu")},
+}
+CALLS |= {n: {"x": f(*X)} for n in _ONE}
+CALLS |= {n: {"a": f(*X), "b": f(*X)} for n in _TWO}
+CALLS |= {n: {"a": f(*X) > 0, "b": f(*X) > 0} for n in ("logical_and", "logical_or")}
+CALLS |= {n: {"x": f(*X), **at} for n, at in _ACTIVATIONS.items()}
+CALLS |= {f"{n}_backward": {"dy": f(*X), "x": f(*X), **at} for n, at in _ACTIVATIONS.items()}
+CALLS |= {n: {"dy": f(*X), "y": f(*X)} for n in ("sigmoid_backward", "tanh_backward")}
+CALLS |= dict(_pools()) | dict(_convs()) | dict(_norms())
+CALLS |= {
+    "astype": {"x": f(*X), "dtype": "bf16"},
+    "broadcast_to": {"x": f(5, 4), "size": X},
+    "concatenate": {"arrays": [f(*X), f(*X)], "axis": 1},
+    "ctc_loss": _CTC,
+    "ctc_loss_backward": {"dloss": f(), **_CTC},
+    "gen_index": {"x": f(*X), "axis": 1, "dtype": "i32"},
+    "grid_sample": {"x": f(*X), **_GRID},
+    "grid_sample_backward": {"dy": f(2, 6, 3, 3), "x": f(*X), **_GRID},
+    "interpolate": {"x": f(*X), "size": (7, 3), "mode": "bilinear", "align_corners": False},
+    "interpolate_backward": {"dy": f(2, 6, 7, 3), "size": (5, 4), "mode": "bilinear", "align_corners": False},
+    "logical_not": {"x": f(*X) > 0},
+    "pad": {"x": f(*X), "padding": ((0, 0), (0, 0), (1, 1), (2, 0)), "mode": "constant", "value": 1.0},
+    "pad_backward": {"dy": f(2, 6, 7, 6), "padding": ((0, 0), (0, 0), (1, 1), (2, 0)), "mode": "constant"},
+    "permute": {"x": f(*X), "permutation": (0, 2, 3, 1)},
+    "prelu": {"x": f(*X), "weight": f(6), "axis": 1},
+    "prelu_backward": {"dy": f(*X), "x": f(*X), "weight": f(6), "axis": 1},
+    "reshape": {"x": f(*X), "size": (2, 6, 20)},
+    "scale": {"x": f(*X), "b": f(6), "axis": 1},
+    "slice": {"x": f(*X), "start": (0, 1, 0, 0), "stop": (2, 5, 5, 4), "step": (1, 2, 1, 1)},
+    "slice_backward": {
+        "dy": f(2, 2, 5, 4),
+        "size": X,
+        "start": (0, 1, 0, 0),
+        "stop": (2, 5, 5, 4),
+        "step": (1, 2, 1, 1),
+    },
+    "split": {"x": f(*X), "sizes": (2, 4), "axis": 1},
+    "where": {"condition": f(*X) > 0, "a": f(*X), "b": f(*X)},
+}
+
+
 class Odd:
     """Lends nothing."""
 

@@ -101,7 +101,7 @@ def test_prelu_backward() -> None:
 
 
 WRONG = [
-    (lambda: vlug.gelu(X, approximate="erf"), BadInput, "approximate: 'erf' must be 'none' or 'tanh'"),
+    (lambda: vlug.gelu(X, approximate="erf"), BadInput, "approximate: 'erf' must be one of 'none', 'tanh'"),
     (lambda: vlug.elu(X, "a"), BadInput, "alpha: 'a' must be a number"),
     (lambda: vlug.softplus(X, beta=0.0), ShapeError, "beta 0.0 must be finite and not 0"),
     (lambda: vlug.sub(X, X[:2]), ShapeError, "do not broadcast"),

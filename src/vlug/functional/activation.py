@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from vlug.errors import BadInput
 from vlug.functional.arithmetic import sub
-from vlug.functional.base import Array, arg, floats, integer, one
+from vlug.functional.base import Array, arg, floats, integer, one, one_of
 from vlug.functional.pointwise import relu, relu_backward
 
 __all__ = [
@@ -154,9 +153,7 @@ def gelu_backward(dy: Any, x: Any, *, approximate: str = "none", out: Any = None
 
 def _gelu(approximate: str) -> str:
     kinds = {"none": "gelu", "tanh": "gelu_approx_tanh"}
-    if approximate not in kinds:
-        raise BadInput(f"approximate: {approximate!r} must be 'none' or 'tanh'")
-    return kinds[approximate]
+    return kinds[one_of(approximate, "approximate", kinds)]
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01, *, out: Any = None) -> Array:

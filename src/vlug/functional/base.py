@@ -32,7 +32,9 @@ __all__ = [
     "floats",
     "integer",
     "integers",
+    "items_of",
     "one",
+    "one_of",
     "pair",
     "ports_of",
     "sizes_of",
@@ -106,6 +108,21 @@ def sizes_of(sizes: Any, argument: str) -> tuple[int, ...]:
     if builtins.any(n < 0 for n in found):
         raise BadInput(f"{argument}: {found} must be 0 or more each")
     return found
+
+
+def one_of(value: Any, argument: str, names: Iterable[str]) -> str:
+    """One of some names."""
+    allowed = tuple(names)
+    if not isinstance(value, str) or value not in allowed:
+        raise BadInput(f"{argument}: {value!r} must be one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def items_of(value: Any, argument: str) -> list[Any]:
+    """What a sequence holds."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
+        raise BadInput(f"{argument}: {value!r} must be a sequence")
+    return list(value)
 
 
 def axes_of(axes: Ints) -> tuple[int, ...]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vlug.errors import BadInput
-from vlug.functional.base import Array, Step, arg, chain, one
+from vlug.functional.base import Array, Step, arg, chain, one, one_of
 
 __all__ = ["grid_sample", "grid_sample_backward"]
 
@@ -13,11 +12,9 @@ _MODES = {"bilinear": "linear", "linear": "linear", "nearest": "nearest"}
 
 
 def _attributes(mode: str, padding_mode: str, align_corners: bool) -> dict[str, Any]:
-    if mode not in _MODES:
-        raise BadInput(f"mode: {mode!r} must be one of {', '.join(_MODES)}")
-    if padding_mode not in ("zeros", "border", "reflection"):
-        raise BadInput(f"padding_mode: {padding_mode!r} must be one of zeros, border, reflection")
-    return {"mode": _MODES[mode], "padding": padding_mode, "align_corners": bool(align_corners)}
+    mode = _MODES[one_of(mode, "mode", _MODES)]
+    padding = one_of(padding_mode, "padding_mode", ("zeros", "border", "reflection"))
+    return {"mode": mode, "padding": padding, "align_corners": bool(align_corners)}
 
 
 def grid_sample(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from vlug.errors import BadInput, ShapeError
-from vlug.functional.base import Array, arg, integer, one
+from vlug.functional.base import Array, arg, integer, items_of, one
 
 __all__ = [
     "broadcast_to",
@@ -60,7 +60,8 @@ def _bounds(shape: Sequence[int], start: Any, stop: Any, step: Any) -> dict[str,
     """start, stop and step for every dimension: None is all of it, negative ones count from the end."""
     rank = len(shape)
     found: dict[str, list[int]] = {"start": [], "stop": [], "step": []}
-    given = [[None] * rank if v is None else list(v) for v in (start, stop, step)]
+    bounds = zip(found, (start, stop, step))
+    given = [[None] * rank if v is None else items_of(v, name) for name, v in bounds]
     for name, v in zip(found, given):
         if len(v) != rank:
             raise ShapeError(f"{name}: {tuple(v)} has {len(v)} numbers for {rank} dimensions")
@@ -132,7 +133,7 @@ def split(x: Any, sizes: int | Sequence[int], axis: int = 0) -> list[Array]:
 
 def concatenate(arrays: Sequence[Any], axis: int = 0, *, out: Any = None) -> Array:
     """The arrays one after the other along `axis`; their other dims are equal."""
-    given = [arg(a, f"arrays[{i}]") for i, a in enumerate(arrays)]
+    given = [arg(a, f"arrays[{i}]") for i, a in enumerate(items_of(arrays, "arrays"))]
     if not given:
         raise BadInput("arrays: there must be one or more")
     if len(given) > MOST:

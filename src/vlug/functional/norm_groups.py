@@ -10,53 +10,53 @@ __all__ = ["group_norm", "group_norm_backward", "instance_norm", "instance_norm_
 
 
 def group_norm(
-    input: Any,
+    x: Any,
     num_groups: int,
-    weight: Any = None,
+    scale: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
     *,
     out: Any = None,
     statistics: bool = False,
 ) -> Any:
-    """weight · (input - mean) · inv_std + bias, the channels (dimension 1) making num_groups groups.
+    """scale · (x - mean) · inv_std + bias, the channels (dimension 1) making num_groups groups.
 
     statistics: also mean and inv_std = 1/sqrt(biased variance + eps), (N, num_groups): (y, mean, inv_std).
     """
     at = {"groups": integer(num_groups, "num_groups"), **floats(eps=eps)}
-    return _forward("groupnorm", args(x=input, scale=weight, bias=bias), at, out, statistics)
+    return _forward("groupnorm", args(x=x, scale=scale, bias=bias), at, out, statistics)
 
 
 def group_norm_backward(
-    grad_output: Any, input: Any, num_groups: int, mean: Any, inv_std: Any, weight: Any = None
+    dy: Any, x: Any, num_groups: int, mean: Any, inv_std: Any, scale: Any = None
 ) -> tuple[Array, Array, Array]:
-    """Gradients of input, weight and bias, of grad_output and what group_norm(…, statistics=True) gave."""
-    arrays = args(dy=grad_output, x=input, scale=weight, mean=mean, inv_std=inv_std)
+    """Gradients of x, scale and bias, of dy and what group_norm(…, statistics=True) gave."""
+    arrays = args(dy=dy, x=x, scale=scale, mean=mean, inv_std=inv_std)
     return _backward("groupnorm_backward", arrays, {"groups": integer(num_groups, "num_groups")})
 
 
 def instance_norm(
-    input: Any,
-    weight: Any = None,
+    x: Any,
+    scale: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
     *,
     out: Any = None,
     statistics: bool = False,
 ) -> Any:
-    """weight · (input - mean) · inv_std + bias, each plane of each image with its own mean and variance.
+    """scale · (x - mean) · inv_std + bias, each plane of each image with its own mean and variance.
 
     statistics: also mean and inv_std, (N, C, 1, …): (y, mean, inv_std).
     """
-    arrays = args(x=input, scale=weight, bias=bias)
+    arrays = args(x=x, scale=scale, bias=bias)
     return _forward("instancenorm", arrays, floats(eps=eps), out, statistics)
 
 
 def instance_norm_backward(
-    grad_output: Any, input: Any, mean: Any, inv_std: Any, weight: Any = None
+    dy: Any, x: Any, mean: Any, inv_std: Any, scale: Any = None
 ) -> tuple[Array, Array, Array]:
-    """Gradients of input, weight and bias, of grad_output and what instance_norm(…, statistics=True) gave."""
-    arrays = args(dy=grad_output, x=input, scale=weight, mean=mean, inv_std=inv_std)
+    """Gradients of x, scale and bias, of dy and what instance_norm(…, statistics=True) gave."""
+    arrays = args(dy=dy, x=x, scale=scale, mean=mean, inv_std=inv_std)
     return _backward("instancenorm_backward", arrays, {})
 
 

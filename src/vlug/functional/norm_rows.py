@@ -11,69 +11,69 @@ __all__ = ["layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"]
 
 
 def layer_norm(
-    input: Any,
+    x: Any,
     normalized_shape: Ints,
-    weight: Any = None,
+    scale: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
     *,
     out: Any = None,
     statistics: bool = False,
 ) -> Any:
-    """weight · (input - mean) · inv_std + bias over the trailing dimensions `normalized_shape`.
+    """scale · (x - mean) · inv_std + bias over the trailing dimensions `normalized_shape`.
 
-    statistics: also mean and inv_std = 1/sqrt(biased variance + eps), of input's rank: (y, mean, inv_std).
+    statistics: also mean and inv_std = 1/sqrt(biased variance + eps), of x's rank: (y, mean, inv_std).
     """
-    return _forward("layernorm", input, normalized_shape, weight, bias, eps, out, statistics)
+    return _forward("layernorm", x, normalized_shape, scale, bias, eps, out, statistics)
 
 
 def layer_norm_backward(
-    grad_output: Any, input: Any, normalized_shape: Ints, mean: Any, inv_std: Any, weight: Any = None
+    dy: Any, x: Any, normalized_shape: Ints, mean: Any, inv_std: Any, scale: Any = None
 ) -> tuple[Array, Array, Array]:
-    """Gradients of input, weight and bias, of grad_output and what layer_norm(…, statistics=True) gave."""
-    arrays = args(dy=grad_output, x=input, scale=weight, mean=mean, inv_std=inv_std)
+    """Gradients of x, scale and bias, of dy and what layer_norm(…, statistics=True) gave."""
+    arrays = args(dy=dy, x=x, scale=scale, mean=mean, inv_std=inv_std)
     return _backward("layernorm_backward", arrays, normalized_shape)
 
 
 def rms_norm(
-    input: Any,
+    x: Any,
     normalized_shape: Ints,
-    weight: Any = None,
+    scale: Any = None,
     eps: float | None = None,
     *,
     bias: Any = None,
     out: Any = None,
     statistics: bool = False,
 ) -> Any:
-    """weight · input · inv_std (+ bias), inv_std = 1/sqrt(mean of squares over `normalized_shape` + eps).
+    """scale · x · inv_std (+ bias), inv_std = 1/sqrt(mean of squares over `normalized_shape` + eps).
 
     eps: that of the type the arithmetic is done in (2^-23; 2^-52 for f64) unless given, as in PyTorch.
     statistics: also inv_std: (y, inv_std).
     """
     if eps is None:
-        eps = 2.0**-52 if args(input=input)["input"].dtype.name == "f64" else 2.0**-23
-    return _forward("rmsnorm", input, normalized_shape, weight, bias, eps, out, statistics)
+        eps = 2.0**-52 if args(x=x)["x"].dtype.name == "f64" else 2.0**-23
+    return _forward("rmsnorm", x, normalized_shape, scale, bias, eps, out, statistics)
 
 
 def rms_norm_backward(
-    grad_output: Any, input: Any, normalized_shape: Ints, inv_std: Any, weight: Any = None
+    dy: Any, x: Any, normalized_shape: Ints, inv_std: Any, scale: Any = None
 ) -> tuple[Array, Array, Array]:
-    """Gradients of input, weight and bias, of grad_output and the inv_std of rms_norm(…, statistics=True)."""
-    arrays = args(dy=grad_output, x=input, scale=weight, inv_std=inv_std)
+    """Gradients of x, scale and bias, of dy and the inv_std of rms_norm(…, statistics=True)."""
+    arrays = args(dy=dy, x=x, scale=scale, inv_std=inv_std)
     return _backward("rmsnorm_backward", arrays, normalized_shape)
 
 
 def _axis(normalized_shape: Ints, dim: tuple[int, ...]) -> int:
     shape = axes_of(normalized_shape)
     if not shape or tuple(dim[-len(shape) :]) != shape:
-        raise ShapeError(f"normalized_shape: {shape} must be the last dimensions of input {tuple(dim)}")
+        raise ShapeError(f"normalized_shape: {shape} must be the last dimensions of x {tuple(dim)}")
     return len(dim) - len(shape)
 
 
 def _forward(
-    name: str, x: Any, shape: Ints, weight: Any, bias: Any, eps: float, out: Any, statistics: bool
+    name: str, x: Any, shape: Ints, scale: Any, bias: Any, eps: float, out: Any, statistics: bool
 ) -> Any:
-    arrays = args(x=x, scale=weight, bias=bias)
+    arrays = args(x=x, scale=scale, bias=bias)
     at = {**floats(eps=eps), "axis": _axis(shape, arrays["x"].shape)}
     names = ["y"]
     if statistics:

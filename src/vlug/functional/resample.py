@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vlug.errors import BadInput, ShapeError
-from vlug.functional.base import Array, Ints, arg, one
+from vlug.functional.base import Array, Ints, arg, one, one_of
 from vlug.functional.pool import spatial
 from vlug.runtime import handle
 
@@ -28,9 +28,7 @@ _MODES = {
 
 
 def _attributes(rank: int, mode: str, align_corners: bool, scales: Sequence[float]) -> dict[str, Any]:
-    if mode not in _MODES:
-        raise BadInput(f"mode: {mode!r} must be one of {', '.join(_MODES)}")
-    name, wanted = _MODES[mode]
+    name, wanted = _MODES[one_of(mode, "mode", _MODES)]
     if wanted and wanted != rank:
         raise BadInput(f"mode: {mode!r} is for {wanted} spatial dimensions, x has {rank}")
     return {

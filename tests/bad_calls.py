@@ -269,8 +269,10 @@ _CTC = {
     "zero_infinity": False,
 }
 _GRID = {"grid": f(2, 3, 3, 2), "mode": "bilinear", "padding_mode": "zeros", "align_corners": False}
-_ONE = ("absolute", "ceil", "cos", "erf", "exp", "floor", "hardsigmoid", "hardswish", "ln", "mish",
-        "negative", "reciprocal", "relu6", "rsqrt", "sigmoid", "sign", "silu", "sin", "sqrt", "tan", "tanh")  # fmt: skip
+_ONE = (
+    *("absolute", "ceil", "cos", "erf", "exp", "floor", "hardsigmoid", "hardswish", "ln", "mish", "negative"),
+    *("reciprocal", "relu6", "rsqrt", "sigmoid", "sign", "silu", "sin", "sqrt", "tan", "tanh"),
+)
 _TWO = ("add_square", "div", "equal", "fmod", "greater", "greater_equal", "less", "less_equal", "maximum",
         "minimum", "not_equal", "pow", "sub")  # fmt: skip
 #: Activations with arguments of their own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import sys
@@ -10,15 +11,10 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-_own = None
 if "VLUG_CACHE_DIR" not in os.environ:  # the workers of pytest-xdist inherit it
-    _own = os.environ["VLUG_CACHE_DIR"] = tempfile.mkdtemp(prefix="vlug-tests-")
-
-
-def pytest_unconfigure() -> None:
-    if _own is not None:
-        shutil.rmtree(_own, ignore_errors=True)
-
+    os.environ["VLUG_CACHE_DIR"] = tempfile.mkdtemp(prefix="vlug-tests-")
+    # registered before anything of vlug's, so it runs after what writes at exit
+    atexit.register(shutil.rmtree, os.environ["VLUG_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

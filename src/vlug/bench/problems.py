@@ -216,7 +216,7 @@ def _pool(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     mode = layer.get("mode") or ("avg" if "avg" in layer["name"] else "max")
     if mode == "max":
         lines = {"fwd": f"max_pool x={x}{tail} -> y, index",
-                 "bwd": f"max_pool_backward dy={y} index={index}{tail} size={_x(size)}"}  # fmt: skip
+                 "bwd": f"max_pool_backward dy={out} index={index}{tail} size={_x(size)}"}  # fmt: skip
     else:
         lines = {"fwd": f"avg_pool x={x}{tail}", "bwd": f"avg_pool_backward dy={y}{tail} size={_x(size)}"}
     for which, line in lines.items():
@@ -326,24 +326,22 @@ def _resample(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
                     f"resample_backward dy={spec(y)} size={_x(x[2:])} mode={mode}",
                 )
         for x, size in _ADAPTED:
-            y, index = spec((*x[:2], *size)), spec((*x[:2], *size), "i64")
+            out, index = spec((*x[:2], *size)), spec((*x[:2], *size), "i64")
             tail = f"size={_x(x[2:])}"
             label = f"{_x(x)}to{_x(size)}"
             avg, top = "adaptive_avg_pool", "adaptive_max_pool"
             fwd = f"{avg} x={spec(x)} size={_x(size)}"
-            lines += _both(f"{avg}:{label}", fwd, f"{avg}_backward dy={y} {tail}")
+            lines += _both(f"{avg}:{label}", fwd, f"{avg}_backward dy={out} {tail}")
             fwd = f"{top} x={spec(x)} size={_x(size)} -> y, index"
-            lines += _both(f"{top}:{label}", fwd, f"{top}_backward dy={y} index={index} {tail}")
+            lines += _both(f"{top}:{label}", fwd, f"{top}_backward dy={out} index={index} {tail}")
         for x in _VOLUMES:
-            y, index = (
-                spec((*x[:2], *(n // 2 for n in x[2:]))),
-                spec((*x[:2], *(n // 2 for n in x[2:])), "i64"),
-            )
+            half = (*x[:2], *(n // 2 for n in x[2:]))
+            out, index = spec(half), spec(half, "i64")
             tail = f"window=2 stride=2 size={_x(x[2:])}"
             fwd = f"max_pool x={spec(x)} window=2 stride=2 -> y, index"
-            lines += _both(f"max_pool3d:{_x(x)}", fwd, f"max_pool_backward dy={y} index={index} {tail}")
+            lines += _both(f"max_pool3d:{_x(x)}", fwd, f"max_pool_backward dy={out} index={index} {tail}")
             fwd = f"avg_pool x={spec(x)} window=2 stride=2"
-            lines += _both(f"avg_pool3d:{_x(x)}", fwd, f"avg_pool_backward dy={y} {tail}")
+            lines += _both(f"avg_pool3d:{_x(x)}", fwd, f"avg_pool_backward dy={out} {tail}")
         if layout == "nchw":
             grid = f"grid={_spec((2, 64, 64, 2), dtype, layout)}"
             lines.append(("grid_sample", "fwd", f"grid_sample x={spec((2, 64, 64, 64))} {grid}"))
@@ -365,10 +363,11 @@ def _layout(layouts: Sequence[str], dtype: str) -> Iterator[Problem]:
             )
             for name, which, line in _both(f"pad:{mode}:{_x(x)}", fwd, bwd):
                 yield Problem(name, 1, which, "nchw", Graph.parse(line).line)
-    for x, axis in (((2, 64, 28, 28), 1), ((8, 64, 56, 56), 1), ((8, 128, 112, 112), 1), ((4096, 256), 1)):
-        t = _spec(x, dtype, "nchw")
-        line = f"concatenate x0={t} x1={t} axis={axis}"
-        yield Problem(f"concatenate:{_x(x)}", 1, "fwd", "nchw", Graph.parse(line).line)
+    parts: tuple[tuple[int, ...], ...] = ((2, 64, 28, 28), (8, 64, 56, 56), (8, 128, 112, 112), (4096, 256))
+    for part in parts:
+        t = _spec(part, dtype, "nchw")
+        line = f"concatenate x0={t} x1={t} axis=1"
+        yield Problem(f"concatenate:{_x(part)}", 1, "fwd", "nchw", Graph.parse(line).line)
 
 
 # --- tiny problems: what a call costs decides. Convolutions: N, C, K, size, window, stride, pad, groups ---

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import llvmlite.ir as ir
 
 from vlug.codegen.types import F64, I1, I64, const
 from vlug.codegen.values import Val, absolute, fma, select
+
+if TYPE_CHECKING:
+    from vlug.codegen.flow import Flow
 
 __all__ = ["quarter_turns"]
 
@@ -34,7 +37,7 @@ def quarter_turns(x: Val) -> tuple[Val, Val]:
     q is an integer of x's width of which the two low bits count. Up to a bound by three multiply-adds; lanes
     beyond it are reduced again with more bits, on a branch that no lane takes as a rule.
     """
-    k, double = x.k, x.type is F64
+    k, double = cast("Flow", x.k), x.type is F64
     parts, turns, bound = (_F64, 6755399441055744.0, 2.0**30) if double else (_F32, 12582912.0, 1e4)
     t = fma(x, 0.6366197723675814, turns)
     n = t - turns
@@ -56,7 +59,7 @@ def quarter_turns(x: Val) -> tuple[Val, Val]:
 
 def _far(x: Val) -> tuple[Val, Val]:
     """As quarter_turns, of f64 values beyond 2^30, one after the other."""
-    k = x.k
+    k = cast("Flow", x.k)
     qs, rs = [], []
     for v in x.v:
         if not isinstance(v.type, ir.VectorType):

@@ -6,6 +6,8 @@ is within a factor of two of minimax. Speed is no aim here; nothing is looked up
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from vlug.codegen.trigonometry import quarter_turns
 from vlug.codegen.types import F64, const
 from vlug.codegen.values import (
@@ -19,6 +21,9 @@ from vlug.codegen.values import (
     round_even,
     select,
 )
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["cos", "erf", "exp", "expm1", "fmod", "log", "normal", "pow", "power", "sin", "tan", "tanh"]
 
@@ -252,7 +257,7 @@ def fmod(x: Val, y: Val) -> Val:
     The quotient is taken a mantissa's worth of bits at a time, from the top; each partial remainder is exact.
     Denormals count by their highest bit, else a step's quotient had more bits than a mantissa.
     """
-    k, double = x.k, x.type is F64
+    k, double = cast("Flow", x.k), x.type is F64
     kind, mantissa = ("i64", 52) if double else ("i32", 23)
     bias, step = (1023, 45) if double else (127, 18)
     normal = 2.0 ** (1 - bias)

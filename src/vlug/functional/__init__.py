@@ -83,7 +83,7 @@ from vlug.functional.conv import (
     conv3d,
     conv3d_backward,
 )
-from vlug.functional.dropout import (
+from vlug.functional.drop import (
     dropout,
     dropout_backward,
     rng,

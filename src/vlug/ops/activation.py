@@ -111,7 +111,7 @@ class SigmoidBackward(_Backward):
     flops: ClassVar[int] = 3
 
     def _of(self, dy: Array, x: Array) -> Array:
-        return dy * (1 - x) * x
+        return np.asarray(dy * (1 - x) * x)
 
 
 @register
@@ -138,7 +138,7 @@ class TanhBackward(_Backward):
     flops: ClassVar[int] = 3
 
     def _of(self, dy: Array, x: Array) -> Array:
-        return dy * (1 - x * x)
+        return np.asarray(dy * (1 - x * x))
 
 
 _SQRT_HALF, _BELL = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
@@ -154,7 +154,7 @@ class Gelu(_Forward):
     flops: ClassVar[int] = 50
 
     def _of(self, x: Array) -> Array:
-        return x * 0.5 * (1 + erf(x * _SQRT_HALF))
+        return np.asarray(x * 0.5 * (1 + erf(x * _SQRT_HALF)))
 
     def _backward(self) -> Operation:
         return GeluBackward()
@@ -180,7 +180,7 @@ class GeluApproxTanh(_Forward):
     name: ClassVar[str] = "gelu_approx_tanh"
 
     def _of(self, x: Array) -> Array:
-        return x * 0.5 * (1 + np.tanh(_ROOT * (x + _CUBE * x * x * x)))
+        return np.asarray(x * 0.5 * (1 + np.tanh(_ROOT * (x + _CUBE * x * x * x))))
 
     def _backward(self) -> Operation:
         return GeluApproxTanhBackward()
@@ -197,7 +197,7 @@ class GeluApproxTanhBackward(_Backward):
     def _of(self, dy: Array, x: Array) -> Array:
         t = np.tanh(_ROOT * (x + _CUBE * x * x * x))
         inner = _ROOT * (1 + 3 * _CUBE * x * x)
-        return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner)
+        return np.asarray(dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner))
 
 
 @register
@@ -233,7 +233,7 @@ class SwishBackward(_Backward):
     def _of(self, dy: Array, x: Array) -> Array:
         z = np.asarray(self.beta * x, x.dtype)
         s = _sigmoid(z)
-        return dy * s * (1 + z * (1 - s))
+        return np.asarray(dy * s * (1 + z * (1 - s)))
 
     @classmethod
     def samples(cls) -> Iterator[str]:
@@ -356,7 +356,7 @@ class Hardswish(_Forward):
     flops: ClassVar[int] = 5
 
     def _of(self, x: Array) -> Array:
-        return x * np.minimum(np.maximum(x + 3, 0), 6) / 6
+        return np.asarray(x * np.minimum(np.maximum(x + 3, 0), 6) / 6)
 
     def _backward(self) -> Operation:
         return HardswishBackward()
@@ -383,7 +383,7 @@ class Hardsigmoid(_Forward):
     flops: ClassVar[int] = 4
 
     def _of(self, x: Array) -> Array:
-        return np.minimum(np.maximum(x + 3, 0), 6) / 6
+        return np.asarray(np.minimum(np.maximum(x + 3, 0), 6) / 6)
 
     def _backward(self) -> Operation:
         return HardsigmoidBackward()
@@ -409,7 +409,7 @@ class Mish(_Forward):
     name: ClassVar[str] = "mish"
 
     def _of(self, x: Array) -> Array:
-        return x * np.tanh(np.logaddexp(x, np.asarray(0, x.dtype)))
+        return np.asarray(x * np.tanh(np.logaddexp(x, np.asarray(0, x.dtype))))
 
     def _backward(self) -> Operation:
         return MishBackward()
@@ -424,7 +424,7 @@ class MishBackward(_Backward):
 
     def _of(self, dy: Array, x: Array) -> Array:
         t = np.tanh(np.logaddexp(x, np.asarray(0, x.dtype)))
-        return dy * (t + x * _sigmoid(x) * (1 - t * t))
+        return np.asarray(dy * (t + x * _sigmoid(x) * (1 - t * t)))
 
 
 # --- prelu ---

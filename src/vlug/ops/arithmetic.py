@@ -425,7 +425,7 @@ class Affine(_Function):
         return float(self.alpha).is_integer() and float(self.beta).is_integer()
 
     def _of(self, x: Array) -> Array:
-        return np.asarray(self.alpha, x.dtype) * x + np.asarray(self.beta, x.dtype)
+        return np.asarray(np.asarray(self.alpha, x.dtype) * x + np.asarray(self.beta, x.dtype))
 
     def _grad(self, g: Builder, x: Tensor, y: Tensor, dy: Tensor) -> Tensor | None:
         return put(g, Affine(self.alpha, 0.0), dy)

@@ -139,7 +139,7 @@ class LogicalAnd(_Logical):
     name: ClassVar[str] = "logical_and"
 
     def _of(self, a: Array, b: Array) -> Array:
-        return (a != 0) & (b != 0)
+        return np.asarray((a != 0) & (b != 0))
 
 
 @register
@@ -150,7 +150,7 @@ class LogicalOr(_Logical):
     name: ClassVar[str] = "logical_or"
 
     def _of(self, a: Array, b: Array) -> Array:
-        return (a != 0) | (b != 0)
+        return np.asarray((a != 0) | (b != 0))
 
 
 @register

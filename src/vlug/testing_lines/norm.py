@@ -55,7 +55,6 @@ def _group_norm(name: str, r: random.Random) -> str:
 
 _BATCH = ("batchnorm", "batchnorm_inference", "batchnorm_backward", "batchnorm_inference_backward")
 _GROUPS = ("groupnorm", "groupnorm_backward", "instancenorm", "instancenorm_backward")
-LINES: dict[str, Line] = {
-    n: partial(_norm, n) for n in _BATCH
-} | {n: partial(_row_norm, n) for n in ("layernorm", "layernorm_backward", "rmsnorm", "rmsnorm_backward")}
-LINES |= {n: partial(_group_norm, n) for n in _GROUPS}
+_ROWS = ("layernorm", "layernorm_backward", "rmsnorm", "rmsnorm_backward")
+_FAMILIES = ((_BATCH, _norm), (_ROWS, _row_norm), (_GROUPS, _group_norm))
+LINES: dict[str, Line] = {n: partial(draw, n) for names, draw in _FAMILIES for n in names}

@@ -129,8 +129,8 @@ def grid_backward(k: Kernel, kind: str, mode: str, padding: str, align: bool, dx
             where = k.scratch(count, Q + k.V, dtype="i64")
             weights = k.scratch(count, Q + k.V, dtype=dtype)
             for c in k.range(c1 - c0):
-                for i in k.vectors(H * W):
-                    planes[c, i] = k.zeros(1, dtype)
+                for v in k.vectors(H * W):
+                    planes[c, v] = k.zeros(1, dtype)
             for p in k.range(P):
                 for q in k.vectors(Q):
                     terms, _, _ = _terms(k, grid.at(n, p), q, (H, W), mode, padding, align)

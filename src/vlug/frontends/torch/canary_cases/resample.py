@@ -45,7 +45,8 @@ def cases(dtype: Any) -> list[Case]:
             (1, line, [13], [1.5]), (2, x, [9, 14], [1.5, 2.0]), (3, deep, [6, 5, 12], [1.5, 1.0, 2.0]),
         ):  # fmt: skip
             kind = ("linear1d", "bilinear2d", "trilinear3d")[r - 1]
-            plain = [(f"upsample_nearest{r}d", []), (f"_upsample_nearest_exact{r}d", [])]
+            nearest = (f"upsample_nearest{r}d", f"_upsample_nearest_exact{r}d")
+            plain: list[tuple[str, list[bool]]] = [(name, []) for name in nearest]
             smooth = [(f"upsample_{kind}", [c]) for c in (True, False)]
             smooth += [("upsample_bicubic2d", [False])] if r == 2 else []
             for name, corners in plain + smooth:

@@ -23,7 +23,7 @@ from vlug.codegen.values import (
 )
 
 if TYPE_CHECKING:
-    pass
+    from vlug.codegen.flow import Flow
 
 __all__ = ["cos", "erf", "exp", "expm1", "fmod", "log", "normal", "pow", "power", "sin", "tan", "tanh"]
 

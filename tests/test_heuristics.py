@@ -132,6 +132,10 @@ def test_the_table_is_made_of_results():
     assert made["source"] == "a.json, b.json"
     (row,) = table([("a.json", result(4.0, 0.5))])["classes"].values()
     assert row["ratio"] == 0.5, "a class with a slow layer counts as fast as that layer"
+    shaken = result(4.0, 0.1)
+    shaken["rows"][1]["stock_spread"] = 3.0
+    (row,) = table([("a.json", shaken)])["classes"].values()
+    assert row["ratio"] == 4.0, "a row that scatters is not counted"
     half = result(1.5) | {"products": "amx"}
     half["rows"][0]["line"] = "conv_fprop x=8x64x28x28:bf16 w=64x64x3x3:bf16 pad=1"
     (row,) = table([("a.json", half)])["classes"].values()

@@ -16,11 +16,14 @@ from vlug.errors import BadInput
 from vlug.graph import Graph
 from vlug.heuristics import classify
 
-__all__ = ["LEAST_WORST", "table"]
+__all__ = ["LEAST_WORST", "MOST_SPREAD", "table"]
 
 #: A class whose worst layer is below this counts as fast as that layer only: no layer may lose much so that
 #: others gain. Single layers scatter by about 5 % between runs.
 LEAST_WORST = 0.93
+#: Rows whose times scatter more (half the distance between the quartiles over the median) say nothing: the
+#: machine did something else meanwhile. A class that has no other rows counts as never measured.
+MOST_SPREAD = 0.5
 
 
 def table(results: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def table(results: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         files.append(name)
         isas.add(data["isa"])
         for row in data["rows"]:
-            if row["taken"] and row["ratio"] is not None:
+            if row["taken"] and row["ratio"] is not None and _steady(row):
                 problem = classify(Graph.parse(row["line"]))
                 groups.setdefault(problem.key, []).append((row["ratio"], row["name"]))
                 if problem.dtype == "bf16" and data.get("products"):
@@ -54,6 +57,10 @@ def table(results: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         "isa": sorted(isas),
         "classes": classes,
     }
+
+
+def _steady(row: dict[str, Any]) -> bool:
+    return all(row.get(f"{side}_spread", 0.0) <= MOST_SPREAD for side in ("vlug", "stock"))
 
 
 def main() -> int:

@@ -85,4 +85,21 @@ def _conv_breadth(dtype: str) -> Iterator[tuple[str, str, str]]:
         yield name, "wgrad", f"conv_wgrad dy={x}:{dtype} x={y}:{dtype} {tail} size={window}"
 
 
-SETS = {"reductions": _reductions, "losses": _losses, "conv_breadth": _conv_breadth}
+#: Rows of classifiers, of vocabularies, of attention.
+_ROWS = ("512x1000", "8192x128", "4096x1024", "512x32000", "16x512x512")
+
+
+def _softmax_rows(dtype: str) -> Iterator[tuple[str, str, str]]:
+    for dims in _ROWS:
+        x, axis = f"{dims}:{dtype}", dims.count("x")
+        for name in ("softmax", "log_softmax"):
+            yield f"{name}:{dims}", "fwd", f"{name} x={x} axis={axis}"
+            yield f"{name}:{dims}", "bwd", f"{name}_backward dy={x} y={x} axis={axis}"
+
+
+SETS = {
+    "reductions": _reductions,
+    "losses": _losses,
+    "conv_breadth": _conv_breadth,
+    "softmax_rows": _softmax_rows,
+}

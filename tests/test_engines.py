@@ -154,7 +154,7 @@ def support() -> str:
     channels-last layout, and on which devices.
     """
     lines = []
-    for name, kind in itertools.product(sorted(OPERATIONS), ("f32", "bf16", "f16")):
+    for name, kind in itertools.product(sorted(OPERATIONS), DTYPES):
         graphs = {
             layout: [
                 derive(
@@ -175,7 +175,7 @@ def support() -> str:
                 continue
             counts = " ".join(f"{k} {len(gs)}/{len(graphs[k])}" for k, gs in taken.items())
             where = " ".join(d for d in ("avx2", "avx512", "neon") if engine.why_not(first, FAKE[d]) is None)
-            lines.append(f"{name:24}{kind:6}{engine.name:18}{counts:22}{where}")
+            lines.append(f"{name:30}{kind:6}{engine.name:18}{counts:22}{where}")
     return "\n".join(lines) + "\n"
 
 

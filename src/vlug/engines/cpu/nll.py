@@ -73,7 +73,8 @@ class NllEngine(Engine):
             constants["unit"] = all(at[p] == 1 for p in at if p != "x") or N == 1
             values |= {"N": N, "NB": NB, "group": group}
             values |= {f"{p}_step": s for p, s in at.items()}
-            values |= parts(-(-product(outer) // group) * -(-N // NB), nbytes)
+            touched = product(outer) * N * (8 + x.dtype.itemsize)  # not all of x
+            values |= parts(-(-product(outer) // group) * -(-N // NB), touched)
         elif columns:
             N = dense[0].extent
             outer = [a for a in outer if a is not dense[0]]

@@ -100,8 +100,32 @@ def test_prelu_backward() -> None:
         near(dw, [each.sum()] if w.size == 1 else each.sum((0, 2)), 1e-5)
 
 
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "pow", "fmod", "maximum", "greater", "equal"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_a_number_takes_the_dtype_of_the_array(name: str, dtype: str) -> None:
+    x = np.abs(X).astype(vlug.dtype(dtype).numpy)
+    f, two = getattr(vlug, name), np.full((), 2, x.dtype)
+    for number in (2, 2.0):
+        for got, want in ((f(x, number), f(x, two)), (f(number, x), f(two, x))):
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+
+
+def test_numbers_among_integers_and_conditions() -> None:
+    i = np.arange(-3, 4)
+    np.testing.assert_array_equal(vlug.mul(i, -2), i * -2)
+    np.testing.assert_array_equal(vlug.where(X > 0, X, 0), np.maximum(X, 0))
+    np.testing.assert_array_equal(vlug.where(X > 0, 1, -X), np.where(X > 0, np.float32(1), -X))
+
+
 WRONG = [
     (lambda: vlug.gelu(X, approximate="erf"), BadInput, "approximate: 'erf' must be one of 'none', 'tanh'"),
+    (lambda: vlug.add(1, 2), BadInput, "a: int is no array"),
+    (lambda: vlug.add(np.arange(3), 0.5), BadInput, "b: 0.5 is no i64, which the arrays are"),
+    (lambda: vlug.maximum(-1, np.zeros(3, np.uint8)), BadInput, "a: -1 is no u8"),
+    (lambda: vlug.less(np.arange(3), math.nan), BadInput, "b: nan is no i64"),
+    (lambda: vlug.mul(np.arange(3), 2**70), BadInput, "b: 1180591620717411303424 is no i64"),
+    (lambda: vlug.mul(X, "2"), BadInput, "b: str is no array"),
     (lambda: vlug.elu(X, "a"), BadInput, "alpha: 'a' must be a number"),
     (lambda: vlug.softplus(X, beta=0.0), ShapeError, "beta 0.0 must be finite and not 0"),
     (lambda: vlug.sub(X, X[:2]), ShapeError, "do not broadcast"),

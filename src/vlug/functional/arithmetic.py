@@ -1,11 +1,14 @@
-"""Eager calls: arithmetic, elementary functions, comparisons, logic, casts."""
+"""Eager calls: arithmetic, elementary functions, comparisons, logic, casts.
+
+Of two operands that broadcast one may be a Python number; it takes the other's dtype.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from vlug.dtypes import dtype as dtype_of
-from vlug.functional.base import Array, arg, integer, one
+from vlug.functional.base import Array, arg, integer, one, operands
 
 __all__ = [
     "absolute",
@@ -196,8 +199,8 @@ def logical_not(x: Any, *, out: Any = None) -> Array:
 
 
 def where(condition: Any, a: Any, b: Any, *, out: Any = None) -> Array:
-    """a where the condition (bool) holds, else b; all three broadcast."""
-    given = {"a": arg(a, "a"), "b": arg(b, "b"), "mask": arg(condition, "condition")}
+    """a where the condition (bool) holds, else b; all three broadcast. One of a and b may be a number."""
+    given = {**operands(a=a, b=b), "mask": arg(condition, "condition")}
     return one("binary_select", given, "y", out)
 
 
@@ -219,7 +222,7 @@ def gen_index(x: Any, axis: int = 0, *, dtype: Any = "i64", out: Any = None) -> 
 
 
 def _two(name: str, a: Any, b: Any, out: Any) -> Array:
-    return one(name, {"a": arg(a, "a"), "b": arg(b, "b")}, "y", out)
+    return one(name, operands(a=a, b=b), "y", out)
 
 
 def _one(name: str, x: Any, out: Any) -> Array:

@@ -35,6 +35,7 @@ __all__ = [
     "items_of",
     "one",
     "one_of",
+    "operands",
     "pair",
     "ports_of",
     "sizes_of",
@@ -60,6 +61,29 @@ def arg(x: Any, argument: str, rank: int | None = None) -> handle.Array:
     if builtins.any(s < 0 for s in a.strides):
         a = handle.array(a.numpy().copy(), argument)
     return a
+
+
+def operands(**given: Any) -> dict[str, handle.Array]:
+    """Operands that broadcast. A Python number takes the dtype of the first array, as in NumPy.
+
+    BadInput where that dtype has no such number (0.5 among integers).
+    """
+    plain = {n: v for n, v in given.items() if isinstance(v, (int, float)) and not isinstance(v, np.generic)}
+    made = {n: arg(v, n) for n, v in given.items() if n not in plain}
+    if plain and not made:
+        made = {n: arg(v, n) for n, v in given.items()}  # says that numbers are no arrays
+    for n, v in plain.items():
+        dtype = next(iter(made.values())).dtype
+        try:
+            with np.errstate(all="ignore"):
+                a = np.asarray(v).astype(dtype.numpy)
+            fits = dtype.is_float or bool(a == v)
+        except (OverflowError, TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise BadInput(f"{n}: {v!r} is no {dtype.name}, which the arrays are")
+        made[n] = arg(a, n)
+    return {n: made[n] for n in given}
 
 
 class _Given(dict[str, handle.Array]):

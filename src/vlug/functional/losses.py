@@ -22,34 +22,49 @@ __all__ = [
     "smooth_l1_loss_backward",
 ]
 
-# In all of them reduction is mean (over all elements), sum, or none (a loss an element), and the backward
-# call's dloss a scalar, or one an element for reduction none.
-
 
 def mse_loss(x: Any, target: Any, *, reduction: str = "mean", out: Any = None) -> Array:
-    """(x - target)²."""
+    """(x - target)².
+
+    x and target have the same dims. reduction: mean (over all elements) or sum, both scalars, or none
+    (a loss an element).
+    """
     return one("mse_loss", args(x=x, target=target), "loss", out, reduction=reduction)
 
 
 def mse_loss_backward(dloss: Any, x: Any, target: Any, *, reduction: str = "mean", out: Any = None) -> Array:
-    """dx of mse_loss's dloss."""
+    """dx of mse_loss's dloss.
+
+    dloss: a scalar, or one an element for reduction none.
+    """
     return _dx("mse_loss", args(dloss=dloss, x=x, target=target), out, reduction=reduction)
 
 
 def l1_loss(x: Any, target: Any, *, reduction: str = "mean", out: Any = None) -> Array:
-    """|x - target|."""
+    """|x - target|.
+
+    x and target have the same dims. reduction: mean (over all elements) or sum, both scalars, or none
+    (a loss an element).
+    """
     return one("l1_loss", args(x=x, target=target), "loss", out, reduction=reduction)
 
 
 def l1_loss_backward(dloss: Any, x: Any, target: Any, *, reduction: str = "mean", out: Any = None) -> Array:
-    """dx of l1_loss's dloss; 0 where x equals target."""
+    """dx of l1_loss's dloss; 0 where x equals target.
+
+    dloss: a scalar, or one an element for reduction none.
+    """
     return _dx("l1_loss", args(dloss=dloss, x=x, target=target), out, reduction=reduction)
 
 
 def smooth_l1_loss(
     x: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0, out: Any = None
 ) -> Array:
-    """d² / (2 beta) where d = |x - target| is below beta, else d - beta/2."""
+    """d² / (2 beta) where d = |x - target| is below beta, else d - beta/2.
+
+    x and target have the same dims. reduction: mean (over all elements) or sum, both scalars, or none
+    (a loss an element).
+    """
     at = {"reduction": reduction, **floats(beta=beta)}
     return one("smooth_l1_loss", args(x=x, target=target), "loss", out, **at)
 
@@ -57,13 +72,20 @@ def smooth_l1_loss(
 def smooth_l1_loss_backward(
     dloss: Any, x: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0, out: Any = None
 ) -> Array:
-    """dx of smooth_l1_loss's dloss."""
+    """dx of smooth_l1_loss's dloss.
+
+    dloss: a scalar, or one an element for reduction none.
+    """
     at = {"reduction": reduction, **floats(beta=beta)}
     return _dx("smooth_l1_loss", args(dloss=dloss, x=x, target=target), out, **at)
 
 
 def huber_loss(x: Any, target: Any, *, reduction: str = "mean", delta: float = 1.0, out: Any = None) -> Array:
-    """d² / 2 where d = |x - target| is below delta, else delta · (d - delta/2)."""
+    """d² / 2 where d = |x - target| is below delta, else delta · (d - delta/2).
+
+    x and target have the same dims. reduction: mean (over all elements) or sum, both scalars, or none
+    (a loss an element).
+    """
     at = {"reduction": reduction, **floats(delta=delta)}
     return one("huber_loss", args(x=x, target=target), "loss", out, **at)
 
@@ -71,7 +93,10 @@ def huber_loss(x: Any, target: Any, *, reduction: str = "mean", delta: float = 1
 def huber_loss_backward(
     dloss: Any, x: Any, target: Any, *, reduction: str = "mean", delta: float = 1.0, out: Any = None
 ) -> Array:
-    """dx of huber_loss's dloss."""
+    """dx of huber_loss's dloss.
+
+    dloss: a scalar, or one an element for reduction none.
+    """
     at = {"reduction": reduction, **floats(delta=delta)}
     return _dx("huber_loss", args(dloss=dloss, x=x, target=target), out, **at)
 
@@ -82,6 +107,8 @@ def kl_div(
     """target · (log target - x) of log-probabilities x; log_target: target holds log-probabilities too.
 
     reduction may also be batchmean: the sum over the first dimension's size.
+    x and target have the same dims. reduction: mean (over all elements) or sum, both scalars, or none
+    (a loss an element).
     """
     at = {"log_target": bool(log_target), "reduction": "sum" if reduction == "batchmean" else reduction}
     arrays = args(x=x, target=target)
@@ -94,7 +121,10 @@ def kl_div(
 def kl_div_backward(
     dloss: Any, x: Any, target: Any, *, reduction: str = "mean", log_target: bool = False, out: Any = None
 ) -> Array:
-    """dx of kl_div's dloss."""
+    """dx of kl_div's dloss.
+
+    dloss: a scalar, or one an element for reduction none.
+    """
     at = {"log_target": bool(log_target), "reduction": "sum" if reduction == "batchmean" else reduction}
     arrays = args(dloss=dloss, x=x, target=target)
     if reduction == "batchmean":
@@ -118,7 +148,11 @@ def binary_cross_entropy_with_logits(
     pos_weight: Any = None,
     out: Any = None,
 ) -> Array:
-    """Binary cross-entropy of sigmoid(x) for logits x; weight and pos_weight (of target 1) broadcast to x."""
+    """Binary cross-entropy of sigmoid(x) for logits x; weight and pos_weight (of target 1) broadcast to x.
+
+    x and target have the same dims. reduction: mean (over all elements) or sum, both scalars, or none
+    (a loss an element).
+    """
     arrays = args(x=x, target=target, weight=weight, pos_weight=pos_weight)
     return one("bce_with_logits", arrays, "loss", out, reduction=reduction)
 
@@ -133,7 +167,10 @@ def binary_cross_entropy_with_logits_backward(
     pos_weight: Any = None,
     out: Any = None,
 ) -> Array:
-    """dx of binary_cross_entropy_with_logits's dloss."""
+    """dx of binary_cross_entropy_with_logits's dloss.
+
+    dloss: a scalar, or one an element for reduction none.
+    """
     arrays = args(dloss=dloss, x=x, target=target, weight=weight, pos_weight=pos_weight)
     return _dx("bce_with_logits", arrays, out, reduction=reduction)
 

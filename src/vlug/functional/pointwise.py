@@ -10,19 +10,20 @@ from vlug.functional.base import (
     arg,
     floats,
     one,
+    operands,
 )
 
 __all__ = ["add", "mul", "relu", "relu_backward"]
 
 
 def add(a: Any, b: Any, *, out: Any = None) -> Array:
-    """a + b with NumPy broadcasting."""
-    return one("add", {"a": arg(a, "a"), "b": arg(b, "b")}, "y", out)
+    """a + b with NumPy broadcasting; one may be a Python number, which takes the other's dtype."""
+    return one("add", operands(a=a, b=b), "y", out)
 
 
 def mul(a: Any, b: Any, *, out: Any = None) -> Array:
-    """a · b with NumPy broadcasting."""
-    return one("mul", {"a": arg(a, "a"), "b": arg(b, "b")}, "y", out)
+    """a · b with NumPy broadcasting; one may be a Python number, which takes the other's dtype."""
+    return one("mul", operands(a=a, b=b), "y", out)
 
 
 def relu(

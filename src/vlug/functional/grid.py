@@ -28,9 +28,9 @@ def grid_sample(
 ) -> Array:
     """y[n,c,p,q] = x (N, C, H, W) at grid[n,p,q] = (column, row) of grid (N, P, Q, 2), -1 … 1 the plane.
 
-    mode: bilinear (linear) or nearest; padding_mode: zeros, border, reflection; align_corners: whether -1 and 1
-    are the middles of the outer elements, not their edges. As torch.nn.functional.grid_sample on planes, whose
-    bicubic mode and volumes are not here.
+    mode: bilinear (linear) or nearest; padding_mode: zeros, border, reflection; align_corners: whether -1 and
+    1 are the middles of the outer elements, not their edges. As torch.nn.functional.grid_sample has it for
+    planes; its bicubic mode and volumes are not here.
     """
     arrays = {"x": arg(x, "x", 4), "grid": arg(grid, "grid", 4)}
     return one("grid_sample", arrays, "y", out, **_attributes(mode, padding_mode, align_corners))

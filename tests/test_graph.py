@@ -150,3 +150,21 @@ def test_made_up_problems_round_trip(line: str) -> None:
 def test_nonsense_is_refused_with_an_error_of_ours(text: str) -> None:
     with contextlib.suppress(BadInput):
         Graph.parse(text)
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_samples_print_and_parse(name: str) -> None:
+    """What an operation says of itself survives its text, also where all sizes are equal."""
+    for line in OPERATIONS[name].samples():
+        g = Graph.parse(line)
+        assert Graph.parse(g.line) == g
+
+
+@pytest.mark.parametrize("line", ["nll_loss_backward dloss=scalar target=1:i64 size=1x1",
+                                  "nll_loss_backward dloss=scalar target=5:i64 size=5x5",
+                                  "nll_loss_backward dloss=scalar target=3x3:i64 size=3x3x3",
+                                  "nll_loss_backward dloss=scalar target=scalar:i64 size=4"])  # fmt: skip
+def test_equal_sizes_print_as_one_and_parse_as_all(line: str) -> None:
+    g = Graph.parse(line)
+    assert Graph.parse(g.line) == g
+    assert g.outputs[0].dim == tuple(map(int, line.rpartition("=")[2].split("x")))

@@ -145,6 +145,11 @@ class NllLossBackward(_Nll):
     inputs: ClassVar[tuple[str, ...]] = ("dloss", "target", "weight?", "total?")
     outputs: ClassVar[tuple[str, ...]] = ("dx",)
 
+    @classmethod
+    def spatial_rank(cls, inputs: Sequence[Tensor | None]) -> int:
+        """`size` has the target's dims and the classes: equal ones print as one number."""
+        return 1 if inputs[1] is None else inputs[1].rank + 1
+
     def infer(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         dloss, target = need(inputs[:2])
         rest = self._check(self.size, dloss, target, inputs[2])

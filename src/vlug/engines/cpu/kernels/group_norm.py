@@ -141,10 +141,11 @@ def forward_planes(k: Kernel, kinds: Kinds, inner: int, unit: str, pieces: bool,
     every = p.N * p.C * per
     sums, stats = k.shared(p.N, p.G, p.D * per, 2, dtype=WIDE), k.shared(p.N, p.G, 2, dtype=WIDE)
     plain = k.shared(p.N, p.G, p.D * per, 2, dtype=WIDE) if exact else None
-    for u in units(k, every) if plain is not None else ():
-        n, g, d, lo, hi = _piece(k, p, u)
-        for i, v in enumerate(sums_of(k, x.at(n, g, d), p.J, lo, hi)):
-            plain[n, g, d * per + u % per, i] = v
+    if plain is not None:
+        for u in units(k, every):
+            n, g, d, lo, hi = _piece(k, p, u)
+            for i, v in enumerate(sums_of(k, x.at(n, g, d), p.J, lo, hi)):
+                plain[n, g, d * per + u % per, i] = v
 
     def shift_of(n: Int, g: Int) -> Any:
         if plain is not None:

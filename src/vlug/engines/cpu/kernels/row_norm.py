@@ -237,10 +237,11 @@ def forward_pieces(
     sums = k.shared(M, per, 2, dtype=WIDE)
     exact = centred and rows.dtype == WIDE
     plain = k.shared(M, per, 2, dtype=WIDE) if exact else None
-    for u in units(k, M * per) if plain is not None else ():
-        m, lo, hi = _pieces(k, u, rows.L)
-        for i, v in enumerate(sums_of(k, x.at(*rows.index(m)), rows.R, lo, hi)):
-            plain[m, u % per, i] = v
+    if plain is not None:
+        for u in units(k, M * per):
+            m, lo, hi = _pieces(k, u, rows.L)
+            for j, v in enumerate(sums_of(k, x.at(*rows.index(m)), rows.R, lo, hi)):
+                plain[m, u % per, j] = v
 
     def shift_of(m: Int, line: View) -> Any:
         if plain is not None:

@@ -67,7 +67,8 @@ def draw(operation: str, seed: int) -> Iterator[Trial]:
     line = (chain if operation == CHAIN else LINES[operation])(r).strip()
     graph = Graph.parse(line)
     allowed = [d.name for d in graph.nodes[0].op.dtypes if d.kind == "f"] or [""]
-    if any(t.dtype.kind == "f" and t.dtype.name != "f32" for t in graph.tensors.values()):
+    said = any(t.dtype.kind == "f" and t.dtype.name != "f32" for t in graph.tensors.values())
+    if said or (operation == CHAIN and " dtype=" in line):
         allowed = [""]  # the line says which types go together
     trial = Trial(
         line,

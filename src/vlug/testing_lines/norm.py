@@ -35,7 +35,7 @@ def _row_norm(name: str, r: random.Random) -> str:
         mean = f"mean={stat}" if name.startswith("layernorm") else ""
         return f"{name} dy={x} x={x} {scale} {mean} inv_std={stat} axis={axis}"
     bias = f"bias={row}" if r.random() < 0.7 else ""
-    return f"{name} x={x} {scale} {bias} axis={axis} eps={r.choice([0.0, 1e-5, 0.1])}"
+    return f"{name} x={x} {scale} {bias} axis={axis} eps={r.choice([1e-12, 1e-5, 0.1])}"
 
 
 def _group_norm(name: str, r: random.Random) -> str:

@@ -195,6 +195,8 @@ def _taken(op: Any, x: Tensor, y: Tensor, device: CpuDevice) -> Program:
     last = indices[inner] if inner is not None else np.zeros(1, np.int64)
     step = x.stride[inner] if inner is not None else 1
     lo, hi, shift = _run(last)
+    if hi - lo <= 1:  # no run: one element alone goes by the table, as its place times the step
+        lo = hi = shift = 0
     E = [y.dim[a] for a in rest]
     values: dict[str, Any] = {"N": len(last), "lo": lo, "hi": hi, "shift": shift, "step": step}
     values |= {f"e{i}": y.dim[a] for i, a in enumerate(rest)}
@@ -213,7 +215,7 @@ def _taken(op: Any, x: Tensor, y: Tensor, device: CpuDevice) -> Program:
         values,
         item=ITEMS[y.dtype.itemsize],
         outer=len(rest),
-        unit=step == 1 or hi - lo <= 1,
+        unit=step == 1 or lo == hi,
     )
     return replace(made, args=(*made.args, *np.concatenate(tables).tolist()))
 

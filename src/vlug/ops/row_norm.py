@@ -217,8 +217,8 @@ class LayerNormBackward(_Rows):
 class RmsNorm(_Rows):
     """y = scale · x · inv_std + bias with inv_std = 1 / sqrt(mean of the row's squares + eps).
 
-    Rows, scale, bias and inv_std are as layernorm's. With eps 0 a row of denormals has an inv_std that f32 does
-    not hold: inf, and so has y.
+    Rows, scale, bias and inv_std are as layernorm's. With eps 0 a row of denormals has an inv_std that f32
+    does not hold: inf, and so has y.
     """
 
     eps: float = 1e-5

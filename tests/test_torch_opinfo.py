@@ -53,8 +53,13 @@ def test_a_difference_is_seen() -> None:
     x = torch.randn(4, 5)
     stock = Outcome([x])
     assert not differ(stock, Outcome([x * (1 + 1e-7)]), stock)
+    small = x * torch.tensor(
+        [1.0, 1e-6, 1, 1, 1]
+    )  # a small number among large ones is measured by its own size
+    off = small + torch.tensor([0, 1e-12, 0, 0, 0])
+    assert differ(Outcome([small]), Outcome([off]), Outcome([small.double()]))
     for wrong in (
-        Outcome([x * (1 + 1e-5)]), Outcome([x.t().contiguous().t()]), Outcome([x.double()]), Outcome([]),
+        Outcome([x * (1 + 1e-6)]), Outcome([x.t().contiguous().t()]), Outcome([x.double()]), Outcome([]),
         Outcome([x], warnings=["UserWarning: x"]), Outcome(error="RuntimeError: x"),
         Outcome([torch.where(x > 0, torch.nan, x)]), Outcome([x.detach().requires_grad_()]),
     ):  # fmt: skip

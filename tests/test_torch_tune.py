@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from torch_support import ROOT, W, X, armed, python, torch
 from vlug.frontends import hooks
+from vlug.frontends.torch.canary_cases import FAMILIES
 from vlug.frontends.torch.trial import call_of
 
 pytestmark = pytest.mark.framework
@@ -127,6 +129,10 @@ def test_every_operator_can_be_called_from_its_key() -> None:
     A.mm(m, m), A.addmm(m[0].contiguous(), m, m)
     for f, b in ((A._softmax, A._softmax_backward_data), (A._log_softmax, A._log_softmax_backward_data)):
         f(x, 1, False), b(x, x, 1, torch.float32)
+    for family in FAMILIES:  # the canary's calls reach every operator
+        for _, call in family.cases(torch.float32):
+            with contextlib.suppress(RuntimeError, IndexError, ValueError):
+                call()
     served = {}
     for key, entry in frontend.block.entries.items():
         if entry.taken:

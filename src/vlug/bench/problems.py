@@ -216,7 +216,7 @@ def _pool(layer: dict[str, Any], layout: str, dtype: str) -> Iterator[Problem]:
     mode = layer.get("mode") or ("avg" if "avg" in layer["name"] else "max")
     if mode == "max":
         lines = {"fwd": f"max_pool x={x}{tail} -> y, index",
-                 "bwd": f"max_pool_backward dy={out} index={index}{tail} size={_x(size)}"}  # fmt: skip
+                 "bwd": f"max_pool_backward dy={y} index={index}{tail} size={_x(size)}"}  # fmt: skip
     else:
         lines = {"fwd": f"avg_pool x={x}{tail}", "bwd": f"avg_pool_backward dy={y}{tail} size={_x(size)}"}
     for which, line in lines.items():

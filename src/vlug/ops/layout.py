@@ -129,7 +129,7 @@ class Transpose(_Layout):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = need(inputs)
         op = self.bind((Tensor.of(x.shape),))
-        return (np.ascontiguousarray(np.transpose(x, op.permutation)),)
+        return (np.transpose(x, op.permutation).copy(),)
 
     def vjp(self, g: Builder, inputs: Tensors, outputs: Tensors, grads: Tensors) -> tuple[Tensor | None, ...]:
         if grads[0] is None:
@@ -190,7 +190,7 @@ class Slice(_Slice):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = need(inputs)
-        return (np.ascontiguousarray(x[self.bind((Tensor.of(x.shape),))._slices()]),)
+        return (x[self.bind((Tensor.of(x.shape),))._slices()].copy(),)
 
     def vjp(self, g: Builder, inputs: Tensors, outputs: Tensors, grads: Tensors) -> tuple[Tensor | None, ...]:
         (x,) = need(inputs)

@@ -147,7 +147,7 @@ class AdamStep(_Step):
         m = m + (1 - beta1) * (g - m)
         v = beta2 * v + (1 - beta2) * (g * g)
         top = v if vmax is None else np.maximum(vmax, v)
-        size, scale = lr / (1 - beta1**step), 1 / (1 - beta2**step) ** 0.5
+        size, scale = lr / (1 - np.power(beta1, step)), 1 / np.sqrt(1 - np.power(beta2, step))
         p = p - size * (m / (np.sqrt(top) * scale + eps))
         return (p, m, v) if vmax is None else (p, m, v, top)
 

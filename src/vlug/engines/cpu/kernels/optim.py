@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vlug.codegen.ir import Int, Kernel, Val, View, maximum, select, sqrt
+from vlug.codegen.ir import Int, Kernel, Val, View, fma, maximum, select, sqrt
 from vlug.codegen.types import I64, PTR
 from vlug.engines.cpu.kernels.common import sizes, unflatten, units, whole
 
@@ -62,22 +62,40 @@ def _hyper(given: dict[str, Val], dtype: str) -> dict[str, Val]:
     return {n: v.to(dtype) for n, v in s.items()}
 
 
-def _power(k: Kernel, base: Val, n: Val) -> Val:
-    """base^n of a whole n below 2^53, by squaring."""
-    result, square, left = k.var(k.val(1.0, dtype="f64")), k.var(base), k.var(n)
+def _one_minus_power(k: Kernel, base: Val, n: Val) -> Val:
+    """1 - base^n of a whole n below 2^53, by squaring.
+
+    Numbers are pairs (high, low) whose sum they are: near 1 the difference would keep only what one number's
+    rounding left.
+    """
+
+    def times(ah: Val, al: Val, bh: Val, bl: Val) -> tuple[Val, Val]:
+        p = ah * bh
+        e = fma(ah, bh, -p) + (ah * bl + al * bh)
+        high = p + e
+        return high, e - (high - p)
+
+    one, zero = k.val(1.0, dtype="f64"), k.val(0.0, dtype="f64")
+    high, low, square, rest = k.var(one), k.var(zero), k.var(base), k.var(zero)
+    left = k.var(n)
     for _ in k.range(53):
-        result.set(select((left & 1).ne(0), result * square, result))
-        square.set(square * square)
+        odd = (left & 1).ne(0)
+        by = times(high.get(), low.get(), square.get(), rest.get())
+        again = times(square.get(), rest.get(), square.get(), rest.get())
+        high.set(select(odd, by[0], high))
+        low.set(select(odd, by[1], low))
+        square.set(again[0])
+        rest.set(again[1])
         left.set(left >> 1)
-    return result.get()
+    return (1.0 - high.get()) - low.get()
 
 
 def _correction(k: Kernel, step: Val, s: dict[str, Val]) -> tuple[Val, Val]:
     """(size, scale) after so many steps."""
     count = step.to("i64")
     k.error_if(count.to("f64").ne(step) | (step < 0.0) | (step >= 2.0**53), BAD_STEP)
-    beta1, beta2 = (_power(k, s[n], count) for n in ("beta1", "beta2"))
-    return s["lr"] / (1.0 - beta1), 1.0 / sqrt(1.0 - beta2)
+    first, second = (_one_minus_power(k, s[n], count) for n in ("beta1", "beta2"))
+    return s["lr"] / first, 1.0 / sqrt(second)
 
 
 def _corrections(k: Kernel, steps: Any, count: Int, s: dict[str, Val]) -> View:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -112,6 +112,11 @@ class SgdStep(_Step):
         )
 
 
+def _one_minus_power(beta: Any, step: Any) -> Any:
+    """1 - beta^step, without the rounding of a power near 1."""
+    return -np.expm1(step * np.log1p(beta - 1))
+
+
 @register
 @dataclass(frozen=True)
 class AdamStep(_Step):
@@ -147,7 +152,7 @@ class AdamStep(_Step):
         m = m + (1 - beta1) * (g - m)
         v = beta2 * v + (1 - beta2) * (g * g)
         top = v if vmax is None else np.maximum(vmax, v)
-        size, scale = lr / (1 - np.power(beta1, step)), 1 / np.sqrt(1 - np.power(beta2, step))
+        size, scale = lr / _one_minus_power(beta1, step), 1 / np.sqrt(_one_minus_power(beta2, step))
         p = p - size * (m / (np.sqrt(top) * scale + eps))
         return (p, m, v) if vmax is None else (p, m, v, top)
 

@@ -104,3 +104,12 @@ def test_asymmetric_padding_in_three_dimensions() -> None:
     want = vlug.conv3d(np.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 1))), w)
     np.testing.assert_allclose(vlug.conv3d(x, w, padding="same"), want, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(vlug.conv3d(x, w, padding=((0, 1),) * 3), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize("wrong", ["stride", "dilation"])
+def test_named_padding_of_a_step_below_one(padding: str, wrong: str) -> None:
+    """Without the check, "same" divides by the stride."""
+    x, w = np.ones((1, 2, 5, 5), np.float32), np.ones((3, 2, 3, 3), np.float32)
+    with pytest.raises(ShapeError, match=wrong):
+        vlug.conv2d(x, w, padding=padding, **{wrong: 0})

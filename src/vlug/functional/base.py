@@ -175,6 +175,8 @@ def window_of(
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
             raise BadInput(f"padding: {padding!r} must be integers, pairs, 'same' or 'valid'")
+        if builtins.any(v < 1 for v in (*s, *window, *d)):
+            raise ShapeError(f"window: {tuple(window)}, stride {s} and dilation {d} must be 1 or more")
         total = [0] * rank
         if padding == "same":
             sizes = zip(shape[2:], window, s, d)

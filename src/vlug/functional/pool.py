@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from vlug.errors import BadInput, ShapeError
-from vlug.functional.base import Array, Ints, Padding, Step, arg, chain, integers, one
+from vlug.errors import BadInput
+from vlug.functional.base import (
+    Array,
+    Ints,
+    Padding,
+    Step,
+    arg,
+    chain,
+    integers,
+    one,
+    spatial,
+    window_of,
+)
 from vlug.runtime import handle
 
 __all__ = [
@@ -40,39 +49,12 @@ __all__ = [
 ]
 
 
-def spatial(value: Any, argument: str, rank: int) -> tuple[int, ...]:
-    """One integer for all spatial dimensions, or one each."""
-    if isinstance(value, (int, np.integer)):
-        return (int(value),) * rank
-    given = tuple(value) if isinstance(value, Iterable) else ()
-    if len(given) != rank or not all(isinstance(v, (int, np.integer)) for v in given):
-        raise BadInput(f"{argument}: {value!r} must be one integer or {('one', 'two', 'three')[rank - 1]}")
-    return tuple(int(v) for v in given)
-
-
 def _window(
     size: Sequence[int], window: Ints, stride: Ints | None, padding: Padding, dilation: Ints = 1
 ) -> dict[str, Any]:
     """Attributes of windows over the spatial dims `size`."""
-    n = len(size)
-    w, d = spatial(window, "window", n), spatial(dilation, "dilation", n)
-    s = w if stride is None else spatial(stride, "stride", n)
-    if isinstance(padding, str):
-        if padding not in ("same", "valid"):
-            raise BadInput(f"padding: {padding!r} must be integers, pairs, 'same' or 'valid'")
-        if any(v < 1 for v in (*s, *w, *d)):
-            raise ShapeError(f"window: {w}, stride {s} and dilation {d} must be 1 or more")
-        total = [max((-(-h // st) - 1) * st + (r - 1) * dl + 1 - h, 0) for h, r, st, dl in zip(size, w, s, d)]
-        total = total if padding == "same" else [0] * n
-        pre, post = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-    elif isinstance(padding, Iterable) and any(isinstance(p, Sequence) for p in padding):
-        pairs = list(padding)
-        if len(pairs) != n or not all(isinstance(p, Sequence) and len(p) == 2 for p in pairs):
-            raise BadInput(f"padding: {padding!r} must be {n} pairs of (before, behind)")
-        pre, post = (spatial([p[i] for p in pairs], "padding", n) for i in (0, 1))  # type: ignore[index]
-    else:
-        pre = post = spatial(padding, "padding", n)
-    return {"window": w, "stride": s, "dilation": d, "pre_padding": pre, "post_padding": post}
+    w = spatial(window, "window", len(size))
+    return {"window": w, **window_of((0, 0, *size), w, w if stride is None else stride, padding, dilation)}
 
 
 def _in_range(index: handle.Array, size: Sequence[int], name: str) -> None:
@@ -113,6 +95,41 @@ def _avg(size: Sequence[int], window: Ints, stride: Ints | None, padding: Paddin
         "count_include_pad": bool(count_include_pad),
         **integers(divisor=divisor),
     }
+
+
+def _avg_pool(x: Any, rank: int, out: Any, *attributes: Any) -> Array:
+    a = arg(x, "x", rank + 2)
+    return one("avg_pool", {"x": a}, "y", out, **_avg(a.shape[2:], *attributes))
+
+
+def _avg_pool_backward(dy: Any, size: Ints, rank: int, out: Any, *attributes: Any) -> Array:
+    full = spatial(size, "size", rank)
+    at = _avg(full, *attributes)
+    return one("avg_pool_backward", {"dy": arg(dy, "dy", rank + 2)}, "dx", out, size=full, **at)
+
+
+def _adaptive_avg(x: Any, size: Ints, rank: int, out: Any) -> Array:
+    a = arg(x, "x", rank + 2)
+    return one("adaptive_avg_pool", {"x": a}, "y", out, size=spatial(size, "size", rank))
+
+
+def _adaptive_avg_backward(dy: Any, size: Ints, rank: int, out: Any) -> Array:
+    full = spatial(size, "size", rank)
+    return one("adaptive_avg_pool_backward", {"dy": arg(dy, "dy", rank + 2)}, "dx", out, size=full)
+
+
+def _adaptive_max(x: Any, size: Ints, rank: int, return_index: bool, out: Any) -> Any:
+    names = ("y", "index") if return_index else ("y",)
+    step: Step = ("adaptive_max_pool", ("x",), {"size": spatial(size, "size", rank)})
+    made = chain([step], {"x": arg(x, "x", rank + 2)}, {"y": out}, names)
+    return tuple(made) if return_index else made[0]
+
+
+def _adaptive_max_backward(dy: Any, index: Any, size: Ints, rank: int, out: Any) -> Array:
+    arrays = {"dy": arg(dy, "dy", rank + 2), "index": arg(index, "index", rank + 2)}
+    full = spatial(size, "size", rank)
+    _in_range(arrays["index"], full, f"adaptive_max_pool{rank}d_backward")
+    return one("adaptive_max_pool_backward", arrays, "dx", out, size=full)
 
 
 def max_pool1d(
@@ -160,9 +177,7 @@ def avg_pool1d(
     out: Any = None,
 ) -> Array:
     """The mean of each window of x (N, C, W): the sum over `divisor` if not 0, else its elements."""
-    a = arg(x, "x", 3)
-    at = _avg(a.shape[2:], window, stride, padding, ceil, count_include_pad, divisor)
-    return one("avg_pool", {"x": a}, "y", out, **at)
+    return _avg_pool(x, 1, out, window, stride, padding, ceil, count_include_pad, divisor)
 
 
 def avg_pool1d_backward(
@@ -178,35 +193,29 @@ def avg_pool1d_backward(
     out: Any = None,
 ) -> Array:
     """dx of avg_pool1d's dy; size: W of dx."""
-    full = spatial(size, "size", 1)
-    at = _avg(full, window, stride, padding, ceil, count_include_pad, divisor)
-    return one("avg_pool_backward", {"dy": arg(dy, "dy", 3)}, "dx", out, size=full, **at)
+    return _avg_pool_backward(
+        dy, size, 1, out, window, stride, padding, ceil, count_include_pad, divisor
+    )
 
 
 def adaptive_avg_pool1d(x: Any, size: Ints, *, out: Any = None) -> Array:
     """Means over windows [floor(o·in/out), ceil((o+1)·in/out)), of x (N, C, W); size: of y."""
-    return one("adaptive_avg_pool", {"x": arg(x, "x", 3)}, "y", out, size=spatial(size, "size", 1))
+    return _adaptive_avg(x, size, 1, out)
 
 
 def adaptive_avg_pool1d_backward(dy: Any, size: Ints, *, out: Any = None) -> Array:
     """dx of adaptive_avg_pool1d's dy; size: W of dx."""
-    full = spatial(size, "size", 1)
-    return one("adaptive_avg_pool_backward", {"dy": arg(dy, "dy", 3)}, "dx", out, size=full)
+    return _adaptive_avg_backward(dy, size, 1, out)
 
 
 def adaptive_max_pool1d(x: Any, size: Ints, *, return_index: bool = False, out: Any = None) -> Any:
     """The largest of each of adaptive_avg_pool1d's windows; with return_index also where (flat in W)."""
-    names = ("y", "index") if return_index else ("y",)
-    step: Step = ("adaptive_max_pool", ("x",), {"size": spatial(size, "size", 1)})
-    made = chain([step], {"x": arg(x, "x", 3)}, {"y": out}, names)
-    return tuple(made) if return_index else made[0]
+    return _adaptive_max(x, size, 1, return_index, out)
 
 
 def adaptive_max_pool1d_backward(dy: Any, index: Any, size: Ints, *, out: Any = None) -> Array:
     """dx of adaptive_max_pool1d's dy and index; size: W of dx."""
-    arrays, full = {"dy": arg(dy, "dy", 3), "index": arg(index, "index", 3)}, spatial(size, "size", 1)
-    _in_range(arrays["index"], full, "adaptive_max_pool1d_backward")
-    return one("adaptive_max_pool_backward", arrays, "dx", out, size=full)
+    return _adaptive_max_backward(dy, index, size, 1, out)
 
 
 def max_pool2d(
@@ -254,9 +263,7 @@ def avg_pool2d(
     out: Any = None,
 ) -> Array:
     """The mean of each window of x (N, C, H, W): the sum over `divisor` if not 0, else its elements."""
-    a = arg(x, "x", 4)
-    at = _avg(a.shape[2:], window, stride, padding, ceil, count_include_pad, divisor)
-    return one("avg_pool", {"x": a}, "y", out, **at)
+    return _avg_pool(x, 2, out, window, stride, padding, ceil, count_include_pad, divisor)
 
 
 def avg_pool2d_backward(
@@ -272,35 +279,29 @@ def avg_pool2d_backward(
     out: Any = None,
 ) -> Array:
     """dx of avg_pool2d's dy; size: H, W of dx."""
-    full = spatial(size, "size", 2)
-    at = _avg(full, window, stride, padding, ceil, count_include_pad, divisor)
-    return one("avg_pool_backward", {"dy": arg(dy, "dy", 4)}, "dx", out, size=full, **at)
+    return _avg_pool_backward(
+        dy, size, 2, out, window, stride, padding, ceil, count_include_pad, divisor
+    )
 
 
 def adaptive_avg_pool2d(x: Any, size: Ints, *, out: Any = None) -> Array:
     """Means over windows [floor(o·in/out), ceil((o+1)·in/out)), of x (N, C, H, W); size: of y."""
-    return one("adaptive_avg_pool", {"x": arg(x, "x", 4)}, "y", out, size=spatial(size, "size", 2))
+    return _adaptive_avg(x, size, 2, out)
 
 
 def adaptive_avg_pool2d_backward(dy: Any, size: Ints, *, out: Any = None) -> Array:
     """dx of adaptive_avg_pool2d's dy; size: H, W of dx."""
-    full = spatial(size, "size", 2)
-    return one("adaptive_avg_pool_backward", {"dy": arg(dy, "dy", 4)}, "dx", out, size=full)
+    return _adaptive_avg_backward(dy, size, 2, out)
 
 
 def adaptive_max_pool2d(x: Any, size: Ints, *, return_index: bool = False, out: Any = None) -> Any:
     """The largest of each of adaptive_avg_pool2d's windows; with return_index also where (flat in H·W)."""
-    names = ("y", "index") if return_index else ("y",)
-    step: Step = ("adaptive_max_pool", ("x",), {"size": spatial(size, "size", 2)})
-    made = chain([step], {"x": arg(x, "x", 4)}, {"y": out}, names)
-    return tuple(made) if return_index else made[0]
+    return _adaptive_max(x, size, 2, return_index, out)
 
 
 def adaptive_max_pool2d_backward(dy: Any, index: Any, size: Ints, *, out: Any = None) -> Array:
     """dx of adaptive_max_pool2d's dy and index; size: H, W of dx."""
-    arrays, full = {"dy": arg(dy, "dy", 4), "index": arg(index, "index", 4)}, spatial(size, "size", 2)
-    _in_range(arrays["index"], full, "adaptive_max_pool2d_backward")
-    return one("adaptive_max_pool_backward", arrays, "dx", out, size=full)
+    return _adaptive_max_backward(dy, index, size, 2, out)
 
 
 def max_pool3d(
@@ -348,9 +349,7 @@ def avg_pool3d(
     out: Any = None,
 ) -> Array:
     """The mean of each window of x (N, C, D, H, W): the sum over `divisor` if not 0, else its elements."""
-    a = arg(x, "x", 5)
-    at = _avg(a.shape[2:], window, stride, padding, ceil, count_include_pad, divisor)
-    return one("avg_pool", {"x": a}, "y", out, **at)
+    return _avg_pool(x, 3, out, window, stride, padding, ceil, count_include_pad, divisor)
 
 
 def avg_pool3d_backward(
@@ -366,32 +365,26 @@ def avg_pool3d_backward(
     out: Any = None,
 ) -> Array:
     """dx of avg_pool3d's dy; size: D, H, W of dx."""
-    full = spatial(size, "size", 3)
-    at = _avg(full, window, stride, padding, ceil, count_include_pad, divisor)
-    return one("avg_pool_backward", {"dy": arg(dy, "dy", 5)}, "dx", out, size=full, **at)
+    return _avg_pool_backward(
+        dy, size, 3, out, window, stride, padding, ceil, count_include_pad, divisor
+    )
 
 
 def adaptive_avg_pool3d(x: Any, size: Ints, *, out: Any = None) -> Array:
     """Means over windows [floor(o·in/out), ceil((o+1)·in/out)), of x (N, C, D, H, W); size: of y."""
-    return one("adaptive_avg_pool", {"x": arg(x, "x", 5)}, "y", out, size=spatial(size, "size", 3))
+    return _adaptive_avg(x, size, 3, out)
 
 
 def adaptive_avg_pool3d_backward(dy: Any, size: Ints, *, out: Any = None) -> Array:
     """dx of adaptive_avg_pool3d's dy; size: D, H, W of dx."""
-    full = spatial(size, "size", 3)
-    return one("adaptive_avg_pool_backward", {"dy": arg(dy, "dy", 5)}, "dx", out, size=full)
+    return _adaptive_avg_backward(dy, size, 3, out)
 
 
 def adaptive_max_pool3d(x: Any, size: Ints, *, return_index: bool = False, out: Any = None) -> Any:
     """The largest of each of adaptive_avg_pool3d's windows; with return_index also where (flat in D·H·W)."""
-    names = ("y", "index") if return_index else ("y",)
-    step: Step = ("adaptive_max_pool", ("x",), {"size": spatial(size, "size", 3)})
-    made = chain([step], {"x": arg(x, "x", 5)}, {"y": out}, names)
-    return tuple(made) if return_index else made[0]
+    return _adaptive_max(x, size, 3, return_index, out)
 
 
 def adaptive_max_pool3d_backward(dy: Any, index: Any, size: Ints, *, out: Any = None) -> Array:
     """dx of adaptive_max_pool3d's dy and index; size: D, H, W of dx."""
-    arrays, full = {"dy": arg(dy, "dy", 5), "index": arg(index, "index", 5)}, spatial(size, "size", 3)
-    _in_range(arrays["index"], full, "adaptive_max_pool3d_backward")
-    return one("adaptive_max_pool_backward", arrays, "dx", out, size=full)
+    return _adaptive_max_backward(dy, index, size, 3, out)

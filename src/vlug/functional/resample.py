@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from vlug.errors import BadInput, ShapeError
-from vlug.functional.base import Array, Ints, arg, one, one_of
-from vlug.functional.pool import spatial
+from vlug.functional.base import Array, Ints, arg, one, one_of, spatial
 from vlug.runtime import handle
 
 __all__ = ["interpolate", "interpolate_backward"]

@@ -152,4 +152,4 @@ def test_denied_by_family() -> None:
         assert counts("gelu")[0] == before[0]
         assert counts("gelu")[2]["denied"] >= 1
     finally:
-        hooks.enable(force=True)
+        hooks.enable(force=True, deny=[])
